@@ -1,0 +1,1 @@
+"""What Canary talks about: plain values and pure decisions, standard library only."""

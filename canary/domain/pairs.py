@@ -1,0 +1,264 @@
+"""What an engine hands back for one request: tokens, counts, trace and timings of both arms.
+
+Numbers that only statistics read are packed little-endian columns; this module names them and never interprets them.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+from canary.domain.errors import IdentityError
+from canary.domain.traffic import Stratum
+
+
+class Arm(StrEnum):
+    """The two halves of a pair."""
+
+    BASELINE = "baseline"
+    CANDIDATE = "candidate"
+
+
+class Provenance(IntEnum):
+    """Where an emitted token came from."""
+
+    PLAIN = 0  # nothing was drafted at its position and no round was fully accepted before it
+    ACCEPTED = 1
+    RECOVERED = 2
+    BONUS = 3
+
+
+class DrafterKind(StrEnum):
+    """What the drafter reports beside its tokens."""
+
+    ONE_HOT = "one_hot"
+    DENSE = "dense"
+
+
+# Alternatives of the likelihood-ratio bank that the engine's trace evaluates (statistics 3.1, 0b.6).
+# The route unigram needs the calibration record, so it is computed from `log_prob` later.
+ALTERNATIVES = (
+    "draft",
+    "residual",
+    "over_rejection",
+    "typical",
+    "shared_noise",
+    "cold",
+    "hot",
+    "argmax",
+    "unfiltered",
+    "shift",
+)
+
+# column -> (numpy little-endian type, values per emitted token)
+TRACE_COLUMNS: Mapping[str, tuple[str, int]] = {
+    "position_in_round": ("<i2", 1),  # 0 = first position of the round
+    "provenance": ("|u1", 1),  # Provenance
+    "drafted": ("|u1", 1),  # 1 where a draft token was judged at this position
+    "log_prob": ("<f4", 1),  # log p(x), processed target row
+    "max_prob": ("<f4", 1),  # largest entry of the processed target row
+    "log_ratio": ("<f4", len(ALTERNATIVES)),  # log a_k(x)/p(x); 0 where inert
+    "tv": ("<f4", len(ALTERNATIVES)),  # TV(p, a_k) of the row; 0 where inert
+    "pit_id": ("<f4", 1),  # randomised PIT, tokens ordered by id
+    "pit_ratio": ("<f4", 1),  # randomised PIT, tokens ordered by q/p, ties by id
+    "pit_mid": ("<f4", 1),  # F(x-) + p(x)/2, by id
+    "accept_threshold": ("<f4", 1),  # min(1, p/q) of the judged draft token; nan where none
+    "accept_uniform": ("<f4", 1),  # the uniform it was judged with; nan where none
+}
+
+# Compared with the reference model's own rows by `score`.
+ROW_COLUMNS: Mapping[str, tuple[str, int]] = {
+    "row_tv": ("<f4", 1),  # TV(engine row, reference row)
+    "logit_gap": ("<f4", 1),  # reference: largest logit - logit of the emitted token
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Packed per-token columns of one generation.
+
+    Args:
+        num_tokens: how many tokens every column describes.
+        data: column name -> little-endian bytes.
+    """
+
+    num_tokens: int
+    data: Mapping[str, bytes]
+
+    VERSION = 1
+
+    def to_bytes(self) -> bytes:
+        """One self-describing block: length of the head, head as JSON, columns in its order."""
+        head = json.dumps(
+            {"v": self.VERSION, "n": self.num_tokens, "columns": {k: len(v) for k, v in self.data.items()}}
+        ).encode()
+        return struct.pack("<I", len(head)) + head + b"".join(self.data.values())
+
+    @classmethod
+    def from_bytes(cls, block: bytes) -> Columns:
+        """The inverse of `to_bytes`."""
+        (size,) = struct.unpack_from("<I", block)
+        head = json.loads(block[4 : 4 + size])
+        if head["v"] != cls.VERSION:
+            raise ValueError(f"columns version {head['v']} is not {cls.VERSION}")
+        at, data = 4 + size, {}
+        for name, length in head["columns"].items():
+            data[name] = block[at : at + length]
+            at += length
+        return cls(head["n"], data)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStats:
+    """What happened in the steps of one generation; rates are derived, counts are stored.
+
+    Args:
+        num_speculative_tokens: k asked for; 0 is the baseline.
+        drafted: draft tokens judged in each step (the prefill is step 0 and drafts nothing).
+        accepted: accepted draft tokens in each step.
+        num_cut: tokens verified and then cut by a stop string, EOS or the length limit.
+    """
+
+    num_speculative_tokens: int
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+    num_cut: int = 0
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.drafted)
+
+    @property
+    def num_drafts(self) -> int:
+        return sum(d > 0 for d in self.drafted)
+
+    @property
+    def num_draft_tokens(self) -> int:
+        return sum(self.drafted)
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        return sum(self.accepted)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else None
+
+    @property
+    def mean_accepted_tokens(self) -> float | None:
+        return self.num_accepted_tokens / self.num_drafts if self.num_drafts else None
+
+    @property
+    def accepted_per_position(self) -> tuple[int, ...]:
+        return tuple(sum(a > i for a in self.accepted) for i in range(self.num_speculative_tokens))
+
+    def check(self, num_tokens: int) -> None:
+        """Assert the accounting identities of one generation.
+
+        Args:
+            num_tokens: how many tokens were emitted.
+
+        Raises:
+            IdentityError: a step accepted more than it drafted or drafted more than k, the emitted tokens are not accepted
+                plus one per step minus cut, or the acceptance per position rises.
+        """
+        if len(self.drafted) != len(self.accepted):
+            raise IdentityError(f"{len(self.drafted)} drafted steps but {len(self.accepted)} accepted steps")
+        for step, (d, a) in enumerate(zip(self.drafted, self.accepted, strict=True)):
+            if not 0 <= a <= d <= self.num_speculative_tokens:
+                raise IdentityError(f"step {step} accepted {a} of {d} drafted with k={self.num_speculative_tokens}")
+        expected = self.num_accepted_tokens + self.num_steps - self.num_cut
+        if num_tokens != expected:
+            raise IdentityError(f"{num_tokens} tokens emitted, but accepted + steps - cut = {expected}")
+        per_position = self.accepted_per_position
+        if any(b > a for a, b in zip(per_position, per_position[1:], strict=False)):
+            raise IdentityError(f"acceptance per position rises: {per_position}")
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One arm's answer.
+
+    Args:
+        token_ids: emitted tokens, up to and including EOS or the token that completed a stop string.
+        text: what the client would have seen.
+        finish_reason: `stop`, `length` or `error`.
+        error: why the arm failed, None if it did not.
+        trace: `TRACE_COLUMNS` of the candidate arm (None: not traced).
+        rows: `ROW_COLUMNS` against the reference model (None: not scored).
+    """
+
+    arm: Arm
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: str
+    stats: DecodeStats
+    error: str | None = None
+    trace: Columns | None = None
+    rows: Columns | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One untraced pass of one arm, alone at the route's concurrency.
+
+    Args:
+        ttft_seconds: from the request to its first token.
+        total_seconds: from the request to its last token.
+        num_tokens: emitted tokens.
+    """
+
+    ttft_seconds: float
+    total_seconds: float
+    num_tokens: int
+
+    @property
+    def seconds_per_token(self) -> float | None:
+        """(request seconds - TTFT) / (tokens - 1); None below two tokens."""
+        return (self.total_seconds - self.ttft_seconds) / (self.num_tokens - 1) if self.num_tokens > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Both arms of one request: immutable once stored.
+
+    Args:
+        pair_id: see `traffic.pair_id`.
+        ordinal: dense position within (route, epoch, attempt), given at the claim.
+        first: which arm ran first.
+        increments: what folding adds (packed float64), computed against the calibration named beside it.
+        calibration_hash: "" while the attempt is calibrating.
+        error: why the pair enters no statistic, None if it does.
+    """
+
+    pair_id: str
+    route: str
+    epoch: str
+    attempt: int
+    ordinal: int
+    stratum: Stratum
+    first: Arm
+    baseline: Generation
+    candidate: Generation
+    increments: bytes
+    calibration_hash: str = ""
+    baseline_timing: Timing | None = None
+    candidate_timing: Timing | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One live request, unpaired, seen after it was served (DESIGN section 1.4)."""
+
+    route: str
+    observation_id: str
+    arm: Arm
+    finish_reason: str
+    error: str | None = None
+    ttft_seconds: float | None = None
+    seconds_per_token: float | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)

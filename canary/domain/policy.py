@@ -1,0 +1,204 @@
+"""One route's policy as plain values: what to test, at which margins, and through which stages traffic may move.
+
+Reading YAML and naming its lines is `flow.tools.policy_files`; here every value is already legal on its own,
+and `check` states what must hold between them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from canary.domain.errors import PolicyError
+
+
+@dataclass(frozen=True, slots=True)
+class Drafter:
+    """What proposes tokens.
+
+    Args:
+        name: `ngram` or `draft_model`.
+        num_speculative_tokens: k, at least 1.
+        model: directory of the draft model, for `draft_model`.
+        max_ngram: longest match that `ngram` looks for.
+    """
+
+    name: str
+    num_speculative_tokens: int
+    model: str | None = None
+    max_ngram: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The engine configuration that the flag turns on.
+
+    Args:
+        engine: `own` (Canary's torch engine) is the only one that Canary itself can run so far.
+        target: name or directory of the target model.
+        dtype: `float32` or `bfloat16`.
+        fault: a drill's injected fault, by name of `engine.faults`; part of the epoch.
+    """
+
+    engine: str
+    target: str
+    dtype: str
+    drafter: Drafter
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """How pairs are run.
+
+    Args:
+        batch_size: requests decoded together in the traced pass.
+        max_tokens: clamp on new tokens, both arms alike.
+        mirror_rate: share of the route's requests that is kept, 0 to 1.
+        lease_seconds: how long a worker may hold a pair without a heartbeat.
+        max_retries: leases that may expire before the ordinal becomes a tombstone.
+        calibration_requests: ordinals that calibrate and enter no certificate.
+    """
+
+    batch_size: int = 8
+    max_tokens: int = 256
+    mirror_rate: float = 1.0
+    lease_seconds: float = 120.0
+    max_retries: int = 2
+    calibration_requests: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """Margins, thresholds and error budgets, frozen when an attempt starts (statistics 0b, 5).
+
+    Args:
+        alpha: error budget of the kill and of every promotion gate, in attempt 1.
+        margin: contamination or direction shift per token that a certificate excludes.
+        request_margin: share of wholly corrupted requests that is excluded.
+        row_margin: mean excess row distance that is excluded (16 bit), or the absolute one (fp32).
+        tau_row: row distance that counts as an outlier; excesses are clipped here.
+        outlier_rate: rate of outlier rows that is excluded.
+        tau_gap: greedy logit gap that counts as a violation.
+        gap_rate: rate of gap violations that is excluded.
+        gap_floor: rate of gap violations that kills when exceeded (null of the e-process).
+        noise_floor_positions: baseline positions needed before noise gates speak.
+        min_informative: informative tokens needed in a sampled stratum.
+        acceptance_floor: acceptance rate that must be exceeded.
+        speed_ratio: median speed-up that must be exceeded.
+        min_speed_tokens: pairs with a shorter arm are left out of the speed gate.
+        error_margin: excess of failed candidate arms that kills.
+    """
+
+    alpha: float = 0.01
+    margin: float = 0.01
+    request_margin: float = 0.01
+    row_margin: float = 0.005
+    tau_row: float = 0.2
+    outlier_rate: float = 1e-3
+    tau_gap: float = 0.5
+    gap_rate: float = 1e-3
+    gap_floor: float = 2e-5
+    noise_floor_positions: int = 5000
+    min_informative: int = 500
+    acceptance_floor: float = 0.5
+    speed_ratio: float = 1.0
+    min_speed_tokens: int = 8
+    error_margin: float = 0.01
+
+    def alpha_of(self, attempt: int) -> float:
+        """Error budget of one attempt: alpha, then alpha * 6 / (pi^2 j^2) from the second on (statistics 0b.4)."""
+        return self.alpha if attempt == 1 else self.alpha * 6 / (math.pi**2 * attempt**2)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of the rollout.
+
+    Args:
+        name: `shadow`, a canary's own name, or `full`.
+        weight: basis points of traffic on the candidate while in it.
+        bake_seconds: healthy assessed time in the stage before the next.
+        live: names of live gates; empty needs `live_waived`.
+        live_waived: why a canary stage goes without a live gate.
+    """
+
+    name: str
+    weight: int
+    bake_seconds: float = 0.0
+    live: tuple[str, ...] = ()
+    live_waived: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When waiting ends.
+
+    Args:
+        max_hold_seconds: longest stay in a stage without evidence to advance, then hold.
+        no_data_seconds: longest time without a fresh pair, then roll back (canary) or page.
+        fresh_seconds: evidence older than this is stale.
+        max_errors: consecutive assessments that could not measure, then hold.
+        max_requests: pairs after which an inconclusive shadow is `expired`.
+        kill_ramp_seconds: how long an evidence kill above half of the traffic may take.
+        cooldown_seconds: after a rollback, before the next attempt.
+    """
+
+    max_hold_seconds: float = 86_400.0
+    no_data_seconds: float = 3_600.0
+    fresh_seconds: float = 3_600.0
+    max_errors: int = 5
+    max_requests: int = 20_000
+    kill_ramp_seconds: float = 300.0
+    cooldown_seconds: float = 3_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Everything that decides about one route; see `canary/docs/policy.md`.
+
+    Args:
+        quick_look: says that margins are wide and live gates waived; shown wherever the verdict is.
+        economy: `restart` gathers speed and acceptance anew in each stage, `carry` keeps the shadow's.
+        on_drift: at full, what an unplanned change of epoch does: `baseline` or `keep`.
+        inside_margin: strict null rejected but every certificate holds: `kill` or `hold`.
+        content_hash: SHA-256 of the file's canonical form; pinned by a rollout at its start.
+    """
+
+    route: str
+    subject: Subject
+    stages: tuple[Stage, ...]
+    shadow: Shadow = field(default_factory=Shadow)
+    gates: Gates = field(default_factory=Gates)
+    limits: Limits = field(default_factory=Limits)
+    quick_look: bool = False
+    economy: str = "restart"
+    on_drift: str = "baseline"
+    inside_margin: str = "kill"
+    content_hash: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Refuse a policy whose parts contradict each other.
+
+        Raises:
+            PolicyError: names the field.
+        """
+        names = [s.name for s in self.stages]
+        if len(names) < 3 or names[0] != "shadow" or names[-1] != "full" or len(set(names)) != len(names):
+            raise PolicyError(
+                "stages must start with shadow, end with full, have a canary between and unique names",
+                where="stages",
+                remedy="List shadow (weight 0), one or more canary stages, and full (weight 10000).",
+            )
+        weights = [s.weight for s in self.stages]
+        if weights[0] != 0 or weights[-1] != 10_000 or any(b <= a for a, b in zip(weights, weights[1:], strict=False)):
+            raise PolicyError("weights must rise from 0 (shadow) to 10000 (full)", where="stages")
+        for stage in self.stages[1:-1]:
+            if not stage.live and not stage.live_waived:
+                raise PolicyError(
+                    f"canary stage {stage.name!r} has no live gate",
+                    where=f"stages.{stage.name}.live",
+                    remedy="Name a live gate, or write `live: waived` with a `why`.",
+                )

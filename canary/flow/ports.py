@@ -1,0 +1,215 @@
+"""What the walk needs from the world, as small Protocols that adapters meet by shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from canary.domain.flag import Flag, Snapshot
+from canary.domain.pairs import Arm, DrafterKind, Generation, Pair, Timing
+from canary.domain.rollout import Rollout
+from canary.domain.traffic import Prompt, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One prompt under a lease.
+
+    Args:
+        ordinal: dense position in (route, epoch, attempt), the same on every retry.
+        tries: leases that were given before this one and ran out.
+        token: proves that the lease is still ours when the pair is stored.
+    """
+
+    pair_id: str
+    route: str
+    epoch: str
+    attempt: int
+    ordinal: int
+    tries: int
+    token: str
+    prompt: Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class FoldItem:
+    """One ordinal, ready to be folded; `increments` is None for a tombstone or a pair set aside."""
+
+    ordinal: int
+    increments: bytes | None
+    calibration_hash: str
+    stored_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ArmRequest:
+    """One request as an arm runs it.
+
+    Args:
+        key: 16 bytes; every draw of the arm is keyed by (key, stream, position).
+    """
+
+    prompt: Prompt
+    params: SamplingParams
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine says about itself.
+
+    Args:
+        fingerprint: hash of everything that could change its outputs (DESIGN section 3, *epoch*).
+        exact_rows: True where rows are exact enough for the absolute bound (fp32).
+        described: the parts of the fingerprint, for people.
+    """
+
+    fingerprint: str
+    drafter_kind: DrafterKind
+    num_speculative_tokens: int
+    exact_rows: bool
+    vocab_size: int
+    described: Mapping[str, str]
+
+
+class ShadowEngine(Protocol):
+    """An engine that can run both arms of a route."""
+
+    info: EngineInfo
+
+    def generate(self, requests: Sequence[ArmRequest], arm: Arm) -> Sequence[Generation]:
+        """Run one arm of a batch, traced and scored; a request that cannot run comes back with its `error`."""
+
+    def time(self, request: ArmRequest, arm: Arm) -> Timing:
+        """Run one arm of one request alone and untraced, for its timing."""
+
+
+class PromptStore(Protocol):
+    def add_many(self, prompts: Sequence[Prompt], now: float) -> list[bool]:
+        """Insert what is new by (source, request id); True where it was new."""
+
+    def count(self, route: str) -> int: ...
+
+
+class ClaimStore(Protocol):
+    def claim(
+        self,
+        rollout: Rollout,
+        *,
+        limit: int,
+        before_ordinal: int | None,
+        worker: str,
+        now: float,
+        lease_seconds: float,
+        max_retries: int,
+    ) -> list[Claim]:
+        """Lease pairs of the rollout's attempt, under the rollout's row lock.
+
+        Expired leases come first, with their old ordinals; those past `max_retries` become failed tombstones instead. Then unclaimed
+        prompts get the next ordinals, in order of arrival, below `before_ordinal` (None: no bound).
+        """
+
+    def heartbeat(self, tokens: Sequence[str], now: float, lease_seconds: float) -> None: ...
+
+    def release(self, tokens: Sequence[str]) -> None:
+        """Give leases back at once (Ctrl-C); their ordinals stay theirs and no retry is counted."""
+
+    def expire_all(self) -> int:
+        """End every lease now; for an owner who knows that no worker is left."""
+
+    def finish(self, claim: Claim, *, failed: bool) -> bool:
+        """Mark the claim paired or failed; False if the lease was lost meanwhile."""
+
+    def open_count(self, route: str, epoch: str, attempt: int) -> int:
+        """Claims that are neither paired nor failed."""
+
+
+class PairStore(Protocol):
+    def add(self, pair: Pair, now: float) -> None: ...
+
+    def get(self, pair_id: str) -> Pair | None: ...
+
+    def first(self, route: str, epoch: str, attempt: int, count: int) -> list[Pair | None] | None:
+        """The first `count` ordinals (None for a tombstone), or None while any of them is open."""
+
+    def contiguous(self, route: str, epoch: str, attempt: int, *, after: int, limit: int) -> list[FoldItem]:
+        """Finished ordinals from `after` on, up to the first gap, in order."""
+
+    def ids(self, route: str, epoch: str, attempt: int) -> list[str]:
+        """Pair ids in ordinal order."""
+
+
+class EvidenceStore(Protocol):
+    def get(self, route: str, epoch: str, attempt: int) -> dict[str, object] | None:
+        """The folded state, as `stats` wrote it."""
+
+    def put(self, route: str, epoch: str, attempt: int, state: Mapping[str, object]) -> None: ...
+
+    def get_calibration(self, route: str, epoch: str, attempt: int) -> dict[str, object] | None: ...
+
+    def put_calibration(self, route: str, epoch: str, attempt: int, record: Mapping[str, object]) -> None:
+        """Freeze the attempt's calibration; a second, different record is refused (ConflictError)."""
+
+
+class RolloutStore(Protocol):
+    def get(self, route: str, *, lock: bool = False) -> Rollout | None:
+        """One route's rollout; `lock` takes its row lock until the transaction ends."""
+
+    def list(self) -> list[Rollout]: ...
+
+    def put(self, rollout: Rollout) -> None:
+        """Insert or update; the stored version must be `rollout.version - 1` (ConflictError)."""
+
+
+class FlagStore(Protocol):
+    def get(self, route: str) -> Flag | None: ...
+
+    def put(self, flag: Flag) -> None:
+        """Write the flag and raise the snapshot version."""
+
+    def snapshot(self, now: float) -> Snapshot: ...
+
+
+class PolicyStore(Protocol):
+    def put(self, route: str, content_hash: str, text: str, now: float) -> None: ...
+
+    def current(self, route: str) -> tuple[str, str] | None:
+        """(content hash, YAML text) of the newest."""
+
+    def get(self, content_hash: str) -> str | None: ...
+
+    def routes(self) -> list[str]: ...
+
+
+class AuditStore(Protocol):
+    def append(self, route: str, kind: str, actor: str, body: Mapping[str, object], now: float) -> None: ...
+
+    def list(self, route: str, limit: int = 100) -> list[dict[str, object]]:
+        """Newest first: {id, route, kind, actor, body, at}."""
+
+
+class Transaction(Protocol):
+    """One unit of work; leaving it without `commit` rolls back."""
+
+    prompts: PromptStore
+    claims: ClaimStore
+    pairs: PairStore
+    evidence: EvidenceStore
+    rollouts: RolloutStore
+    flags: FlagStore
+    policies: PolicyStore
+    audit: AuditStore
+
+    def commit(self) -> None: ...
+
+
+class Store(Protocol):
+    def transaction(self) -> AbstractContextManager[Transaction]: ...
+
+
+class Observer(Protocol):
+    """Counts and notes; never decides anything."""
+
+    def note(self, event: str, **facts: object) -> None: ...
