@@ -9,8 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from canary.domain.errors import PolicyError
+
+# Gates that can be fed by live traffic and so be named under a stage's `live` (DESIGN section 5).
+LIVE_GATES = ("acceptance", "speed", "ttft", "errors", "structured_validity", "task_success", "thumbs", "memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,7 @@ class Limits:
         max_requests: pairs after which an inconclusive shadow is `expired`.
         kill_ramp_seconds: how long an evidence kill above half of the traffic may take.
         cooldown_seconds: after a rollback, before the next attempt.
+        bake_gap_seconds: longest interval between two assessments that counts towards a bake; of a longer one only this much.
     """
 
     max_hold_seconds: float = 86_400.0
@@ -152,6 +157,7 @@ class Limits:
     max_requests: int = 20_000
     kill_ramp_seconds: float = 300.0
     cooldown_seconds: float = 3_600.0
+    bake_gap_seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,7 @@ class Policy:
         quick_look: says that margins are wide and live gates waived; shown wherever the verdict is.
         economy: `restart` gathers speed and acceptance anew in each stage, `carry` keeps the shadow's.
         on_drift: at full, what an unplanned change of epoch does: `baseline` or `keep`.
+        on_no_data: at full, what `no_data_seconds` without a fresh pair do: `keep` (and page) or `baseline`.
         inside_margin: strict null rejected but every certificate holds: `kill` or `hold`.
         content_hash: SHA-256 of the file's canonical form; pinned by a rollout at its start.
     """
@@ -175,6 +182,7 @@ class Policy:
     quick_look: bool = False
     economy: str = "restart"
     on_drift: str = "baseline"
+    on_no_data: str = "keep"
     inside_margin: str = "kill"
     content_hash: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -193,8 +201,12 @@ class Policy:
                 remedy="List shadow (weight 0), one or more canary stages, and full (weight 10000).",
             )
         weights = [s.weight for s in self.stages]
-        if weights[0] != 0 or weights[-1] != 10_000 or any(b <= a for a, b in zip(weights, weights[1:], strict=False)):
-            raise PolicyError("weights must rise from 0 (shadow) to 10000 (full)", where="stages")
+        if weights[0] != 0 or weights[-1] != 10_000 or any(b <= a for a, b in pairwise(weights)):
+            raise PolicyError(
+                "weights must rise from 0 (shadow) to 10000 (full)",
+                where="stages",
+                remedy="Give each stage more traffic than the one before it.",
+            )
         for stage in self.stages[1:-1]:
             if not stage.live and not stage.live_waived:
                 raise PolicyError(
@@ -202,3 +214,26 @@ class Policy:
                     where=f"stages.{stage.name}.live",
                     remedy="Name a live gate, or write `live: waived` with a `why`.",
                 )
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        """Margins and limits that only make sense together."""
+        gates, limits = self.gates, self.limits
+        if gates.gap_floor >= gates.gap_rate:
+            raise PolicyError(
+                f"gap_floor {gates.gap_floor} is not below gap_rate {gates.gap_rate}",
+                where="gates.gap_floor",
+                remedy="The rate that kills must be below the rate that promotion excludes.",
+            )
+        if gates.row_margin > gates.tau_row:
+            raise PolicyError(
+                f"row_margin {gates.row_margin} is above tau_row {gates.tau_row}",
+                where="gates.row_margin",
+                remedy="Row distances are clipped at tau_row, so a larger margin excludes nothing.",
+            )
+        if self.shadow.calibration_requests >= limits.max_requests:
+            raise PolicyError(
+                f"max_requests {limits.max_requests} ends before {self.shadow.calibration_requests} requests have calibrated",
+                where="limits.max_requests",
+                remedy="Raise max_requests well above calibration_requests.",
+            )

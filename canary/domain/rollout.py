@@ -33,6 +33,8 @@ class Rollout:
         errors: consecutive assessments that could not measure.
         killed: mirrors the flag's kill, so that shadow on a killed route stops.
         reason: why it is where it is: stable code and sentence.
+        ramp_weight: basis points from which the weight is coming down; 0 without a ramp.
+        ramp_start, ramp_end: when the ramp began and when it reaches 0, seconds since the epoch.
         version: rises by one with every write.
     """
 
@@ -48,9 +50,12 @@ class Rollout:
     errors: int = 0
     killed: bool = False
     reason: str = ""
+    ramp_weight: int = 0
+    ramp_start: float = 0.0
+    ramp_end: float = 0.0
     version: int = 1
 
     @property
     def wants_shadow(self) -> bool:
-        """Whether workers should run pairs for it."""
-        return not self.killed and self.state in (State.SHADOW, State.CANARY, State.FULL, State.HELD)
+        """Whether workers should announce themselves and run pairs for it."""
+        return not self.killed and self.state in (State.PENDING, State.SHADOW, State.CANARY, State.FULL, State.HELD)

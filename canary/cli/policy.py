@@ -1,0 +1,172 @@
+"""`canary policy`: check policy files, run their golden cases, and make them the ones that decide. It moves no traffic itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from canary import wiring
+from canary.domain.errors import CanaryError, ExitCode, PolicyError
+from canary.flow.tools import policy_files
+from canary.flow.tools.apply import apply_policy
+from canary.flow.tools.case_files import cases_path
+from canary.flow.tools.cases import Outcome, run_file
+
+HELP = """Policies: one YAML file per route says what to test, at which margins, and through which stages traffic may move.
+
+A first policy: copy one of the shipped ones (policies/demo/math.yaml), name your route, then
+
+  canary policy validate my.yaml   is it legal? every complaint names line and column
+  canary policy test my.yaml       does it decide as my.cases.yaml expects?
+  canary policy apply my.yaml      from now on it decides about its route
+
+Exit codes: 0 fine, 1 a golden case fails, 2 a policy or case file is wrong, 5 the database does not answer.
+"""
+
+app = typer.Typer(help=HELP, no_args_is_help=True)
+
+Paths = Annotated[list[Path], typer.Argument(help="Policy files, or folders that are searched for them.", metavar="PATH...")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+@app.command()
+def validate(paths: Paths, as_json: AsJson = False) -> None:
+    """Check that policy files are legal.
+
+    Unknown keys, a margin of 0, a number that is none and stages that do not fit together are refused, with the line, the column
+    and what to write instead. Nothing is stored. Exit code 2 if any file is wrong.
+    """
+    found, failed = _each(paths, lambda p: {"route": (chosen := policy_files.load(p)).route, "content_hash": chosen.content_hash})
+    if as_json:
+        print(json.dumps({"ok": not failed, "policies": found}))
+    else:
+        _print(found, lambda f: f"legal: route {f['route']}, content hash {f['content_hash'][:12]}")
+    raise typer.Exit(int(ExitCode.USAGE if failed else ExitCode.PASS))
+
+
+@app.command("test")
+def run_cases(
+    paths: Paths,
+    as_json: AsJson = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also list passing cases.")] = False,
+) -> None:
+    """Run the golden decisions in NAME.cases.yaml beside each NAME.yaml.
+
+    A case gives a situation (gates, ages, counts) and, for each place a rollout may stand at, `decision, reason, weight`.
+    Exit code 1 if a case decides otherwise, 2 if a policy or its cases are wrong or missing.
+    """
+    found, failed = _each(paths, lambda p: {"outcomes": run_file(p)})
+    outcomes: list[Outcome] = [o for f in found for o in f.get("outcomes", ())]
+    wrong = [o for o in outcomes if o.problems]
+    if as_json:
+        plain = [{**f, "outcomes": [asdict(o) for o in f["outcomes"]]} if "outcomes" in f else f for f in found]
+        print(json.dumps({"ok": not failed and not wrong, "run": len(outcomes), "failed": len(wrong), "policies": plain}))
+    else:
+        _print(found, _count)
+        if wrong or (verbose and outcomes):
+            Console().print(_case_table(outcomes if verbose else wrong))
+    raise typer.Exit(int(ExitCode.USAGE if failed else ExitCode.FAIL if wrong else ExitCode.PASS))
+
+
+@app.command()
+def apply(
+    paths: Paths, as_json: AsJson = False, actor: Annotated[str, typer.Option(help="Who applies it, for the audit log.")] = "cli"
+) -> None:
+    """Make policies the ones that decide about their routes.
+
+    All files are checked first; if one is wrong, none is applied. A new route starts in shadow at weight 0. The same policy again
+    changes nothing. A changed policy sends its route back to shadow with a new attempt, since margins are frozen within one; a
+    kill stays. Exit code 2 if a file is wrong, 5 if the database does not answer.
+    """
+    try:
+        done = _apply(list(_files(paths)), actor)
+    except CanaryError as error:
+        if not as_json:
+            raise
+        print(json.dumps({"ok": False, "error": error.problem()}))
+        raise typer.Exit(int(error.exit_code)) from error
+    if as_json:
+        print(json.dumps({"ok": True, "policies": done}))
+    else:
+        _print(done, lambda d: f"applied: route {d['route']} is in {d['state']}, attempt {d['attempt']}")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of policy files, for editors and other tools."""
+    print(json.dumps(policy_files.schema(), indent=2))
+
+
+def _apply(files: Sequence[Path], actor: str) -> list[dict[str, Any]]:
+    """Read every file before the first is applied; each is applied in a transaction of its own."""
+    chosen = [(policy_files.load(f), policy_files.read_text(f), f) for f in files]
+    routes = [policy.route for policy, _, _ in chosen]
+    twice = sorted({r for r in routes if routes.count(r) > 1})
+    if twice:
+        raise PolicyError(
+            f"two files name the route {twice[0]!r}.", where=str(files[0].parent), remedy="Keep one policy per route."
+        )
+    done = []
+    with wiring.open_store() as store:
+        for policy, text, file in chosen:
+            rollout = apply_policy(store, policy, text, time.time(), actor)
+            state = {"route": policy.route, "state": rollout.state.value, "attempt": rollout.attempt, "killed": rollout.killed}
+            done.append({"file": str(file), "content_hash": policy.content_hash, **state})
+    return done
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    """The policy files that the arguments name, folders searched; cases files are not policies."""
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        inside = sorted(p for p in path.rglob("*.yaml") if not p.name.endswith(".cases.yaml"))
+        if not inside:
+            raise PolicyError("the folder holds no policy file.", where=str(path), remedy="Name a folder with NAME.yaml files.")
+        yield from inside
+
+
+def _each(paths: Sequence[Path], work: Callable[[Path], dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
+    """Do the work for every file; a complaint about one does not hide those about others."""
+    found, failed = [], False
+    for file in _files(paths):
+        try:
+            found.append({"file": str(file), "ok": True, **work(file)})
+        except CanaryError as error:
+            found.append({"file": str(file), "ok": False, "error": error.problem()})
+            failed = True
+    return found, failed
+
+
+def _print(found: Sequence[dict[str, Any]], words: Callable[[dict[str, Any]], str]) -> None:
+    for item in found:
+        if "error" not in item:
+            print(f"{item['file']}: {words(item)}")
+            continue
+        problem = item["error"]
+        print(" ".join(filter(None, (f"{problem['where']}: {problem['detail']}", problem.get("remedy")))), file=sys.stderr)
+
+
+def _count(found: dict[str, Any]) -> str:
+    outcomes: Sequence[Outcome] = found["outcomes"]
+    wrong = sum(bool(o.problems) for o in outcomes)
+    return f"{len(outcomes) - wrong} of {len(outcomes)} golden decisions in {cases_path(Path(found['file'])).name} hold"
+
+
+def _case_table(outcomes: Sequence[Outcome]) -> Table:
+    table = Table("case", "place", "row", "decision", "reason", "weight", "problem")
+    for o in outcomes:
+        row = (o.case, o.place, str(o.row), o.decision, o.reason, f"{o.weight / 100:g} %", "; ".join(o.problems) or "-")
+        table.add_row(*(Text(cell) for cell in row))
+    return table

@@ -1,0 +1,242 @@
+"""Policy files: YAML in, `Policy` out, every complaint at its line; and back as canonical YAML, content hash, JSON Schema.
+
+All three follow from the same field tables. A file never becomes a policy in part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from canary.domain.errors import PolicyError
+from canary.domain.policy import LIVE_GATES, Drafter, Gates, Limits, Policy, Shadow, Stage, Subject
+from canary.flow.tools.yaml_nodes import At, entries, parse
+from canary.flow.tools.yaml_scalars import Duration, Flag, Number, OneOf, Text, Weight
+from canary.flow.tools.yaml_sections import Field, Items, Section, Table
+
+WAIVED = "waived"
+SLUG = r"[a-z0-9][a-z0-9._:-]*"
+
+
+class _Live:
+    """`waived`, or a list of live gates by name."""
+
+    def read(self, node: yaml.Node, at: At) -> tuple[str, ...] | str:
+        if isinstance(node, yaml.ScalarNode) and node.value == WAIVED:
+            return WAIVED
+        remedy = f"Write `live: waived` with a `why`, or a list of: {', '.join(LIVE_GATES)}."
+        if not isinstance(node, yaml.SequenceNode) or not node.value:
+            raise at.error(node, "names no live gate", remedy)
+        return Items(OneOf(LIVE_GATES)).read(node, at)
+
+    def write(self, value: tuple[str, ...]) -> list[str]:
+        return list(value)
+
+    def schema(self) -> dict[str, Any]:
+        names = {"type": "array", "minItems": 1, "items": {"enum": list(LIVE_GATES)}}
+        return {"oneOf": [{"const": WAIVED}, names]}
+
+
+class _StageSection(Section):
+    """A stage: `live: waived` and `why` are two keys of one fact."""
+
+    def read(self, node: yaml.Node, at: At) -> Stage:
+        values = self.values(node, at)
+        found = entries(node, at)
+        waived = values.get("live") == WAIVED
+        if waived and "why" not in found:
+            raise at.child("live").error(
+                found["live"][1], "is waived without a reason", "Add `why:` with the reason in a sentence."
+            )
+        if "why" in found and not waived:
+            raise at.child("why").error(
+                found["why"][0], "is given, but no live gate is waived", "Remove it or write `live: waived`."
+            )
+        return Stage(**(values | {"live": ()} if waived else values))
+
+    def write(self, value: Stage) -> dict[str, Any]:
+        plain = super().write(value)
+        return plain | {"live": WAIVED} if value.live_waived else plain
+
+
+def _rate(example: str) -> Field:
+    return Field(Number(example, above=0.0, below=1.0))
+
+
+DRAFTER = Section(
+    Drafter,
+    {
+        "name": Field(OneOf(("ngram", "draft_model"))),
+        "num_speculative_tokens": Field(Number("4", least=1, most=32, integer=True)),
+        "model": Field(Text("models/draft")),
+        "max_ngram": Field(Number("3", least=1, most=16, integer=True)),
+    },
+)
+SUBJECT = Section(
+    Subject,
+    {
+        "engine": Field(OneOf(("own",))),
+        "target": Field(Text("SmolLM2-135M-Instruct")),
+        "dtype": Field(OneOf(("float32", "bfloat16"))),
+        "drafter": Field(DRAFTER),
+        "fault": Field(Text("resample_from_target", r"[a-z][a-z0-9_]*", "a fault's name")),
+    },
+)
+SHADOW = Section(
+    Shadow,
+    {
+        "batch_size": Field(Number("8", least=1, most=1024, integer=True)),
+        "max_tokens": Field(Number("256", least=1, most=1_000_000, integer=True)),
+        "mirror_rate": Field(Number("1.0", above=0, most=1)),
+        "lease": Field(Duration("2m", least=1.0), "lease_seconds"),
+        "max_retries": Field(Number("2", least=0, most=100, integer=True)),
+        "calibration_requests": Field(Number("20", least=1, most=10_000, integer=True)),
+    },
+)
+GATES = Section(
+    Gates,
+    {
+        "alpha": Field(Number("0.01", above=0, below=0.5)),
+        "margin": Field(Number("0.01", above=0, below=0.5)),
+        "request_margin": _rate("0.01"),
+        "row_margin": _rate("0.005"),
+        "tau_row": _rate("0.2"),
+        "outlier_rate": _rate("0.001"),
+        "tau_gap": Field(Number("0.5", above=0)),
+        "gap_rate": _rate("0.001"),
+        "gap_floor": _rate("0.00002"),
+        "noise_floor_positions": Field(Number("5000", least=1, integer=True)),
+        "min_informative": Field(Number("500", least=1, integer=True)),
+        "acceptance_floor": _rate("0.5"),
+        "speed_ratio": Field(Number("1.1", above=0, below=100)),
+        "min_speed_tokens": Field(Number("8", least=2, integer=True)),
+        "error_margin": _rate("0.01"),
+    },
+)
+STAGE = _StageSection(
+    Stage,
+    {
+        "name": Field(Text("canary-5", SLUG, "lower-case letters, digits, `.`, `_`, `:` or `-`")),
+        "weight": Field(Weight()),
+        "bake": Field(Duration("10m"), "bake_seconds"),
+        "live": Field(_Live()),
+        "why": Field(Text("a demo without users"), "live_waived"),
+    },
+)
+LIMITS = Section(
+    Limits,
+    {
+        "max_hold": Field(Duration("1d", least=1.0), "max_hold_seconds"),
+        "no_data": Field(Duration("1h", least=1.0), "no_data_seconds"),
+        "fresh": Field(Duration("1h", least=1.0), "fresh_seconds"),
+        "max_errors": Field(Number("5", least=1, integer=True)),
+        "max_requests": Field(Number("20000", least=1, integer=True)),
+        "kill_ramp": Field(Duration("5m"), "kill_ramp_seconds"),
+        "cooldown": Field(Duration("1h"), "cooldown_seconds"),
+        "bake_gap": Field(Duration("1m", least=1.0), "bake_gap_seconds"),
+    },
+)
+POLICY = Section(
+    Policy,
+    {
+        "route": Field(Text("math", SLUG, "lower-case letters, digits, `.`, `_`, `:` or `-`")),
+        "quick_look": Field(Flag()),
+        "subject": Field(SUBJECT),
+        "shadow": Field(SHADOW),
+        "gates": Field(GATES),
+        "stages": Field(Items(STAGE)),
+        "limits": Field(LIMITS),
+        "economy": Field(OneOf(("restart", "carry"))),
+        "on_drift": Field(OneOf(("baseline", "keep"))),
+        "on_no_data": Field(OneOf(("keep", "baseline"))),
+        "inside_margin": Field(OneOf(("kill", "hold"))),
+        "labels": Field(Table(Text("platform"))),
+    },
+)
+
+
+def load(path: str | Path) -> Policy:
+    """The policy in a file.
+
+    Raises:
+        PolicyError: names file, line, column and field, and says what to write instead.
+    """
+    return load_text(read_text(path), str(path))
+
+
+def read_text(path: str | Path) -> str:
+    """A file's text.
+
+    Raises:
+        PolicyError: it cannot be read or is not UTF-8.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        detail = f"cannot be read: {error.strerror or error}."
+        raise PolicyError(detail, where=str(path), remedy="Name a YAML file that exists.") from error
+    except UnicodeDecodeError as error:
+        raise PolicyError(f"is not UTF-8 at byte {error.start}.", where=str(path), remedy="Save it as UTF-8.") from error
+
+
+def load_text(text: str, name: str = "policy") -> Policy:
+    """The policy in a text; `name` stands for the file in complaints.
+
+    Raises:
+        PolicyError: see `load`.
+    """
+    root, at = parse(text, name), At(name)
+    policy: Policy = POLICY.read(root, at)
+    try:
+        _check_drafter(policy)
+        policy.check()
+    except PolicyError as error:
+        mark = _locate(root, error.where).start_mark
+        where = f"{name}:{mark.line + 1}:{mark.column + 1}"
+        raise PolicyError(f"{error.where}: {error.detail}.", where=where, remedy=error.remedy) from error
+    return replace(policy, content_hash=content_hash(policy))
+
+
+def content_hash(policy: Policy) -> str:
+    """SHA-256 of what the policy says: key order, comments, spellings of a value and spelt-out defaults do not matter."""
+    canonical = json.dumps(POLICY.write(policy), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def dump(policy: Policy) -> str:
+    """Canonical YAML: known order, only what differs from the defaults; `load_text` gives the same policy back."""
+    return yaml.safe_dump(POLICY.write(policy), sort_keys=False, allow_unicode=True, width=120)
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of a policy file; the file itself is stricter where fields must fit together."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "urn:canary:policy", "title": "Canary policy"}
+    return {**head, **POLICY.schema()}
+
+
+def _check_drafter(policy: Policy) -> None:
+    drafter = policy.subject.drafter
+    if drafter.name == "draft_model" and drafter.model is None:
+        raise PolicyError("draft_model needs a model", where="subject.drafter", remedy="Add `model:` with its directory.")
+    if drafter.name == "ngram" and drafter.model is not None:
+        raise PolicyError("ngram takes no model", where="subject.drafter.model", remedy="Remove it or use `name: draft_model`.")
+
+
+def _locate(root: yaml.Node, path: str) -> yaml.Node:
+    """The node that a field's path is about, or the nearest one above it; stages go by their names."""
+    node = root
+    for part in path.split("."):
+        if isinstance(node, yaml.SequenceNode):
+            named = [n for n in node.value if any(v.value == part for _, v in n.value)]
+            node = named[0] if named else node
+            continue
+        if not isinstance(node, yaml.MappingNode):
+            break
+        found = [child for key, child in node.value if key.value == part]
+        node = found[0] if found else node
+    return node
