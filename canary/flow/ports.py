@@ -75,9 +75,14 @@ class EngineInfo:
 
 
 class ShadowEngine(Protocol):
-    """An engine that can run both arms of a route."""
+    """An engine that can run both arms of a route.
+
+    Attributes:
+        calibrating: set by the walk; traces carry the distances of the alternatives then.
+    """
 
     info: EngineInfo
+    calibrating: bool
 
     def generate(self, requests: Sequence[ArmRequest], arm: Arm) -> Sequence[Generation]:
         """Run one arm of a batch, traced and scored; a request that cannot run comes back with its `error`."""

@@ -1,0 +1,97 @@
+"""One transaction over all repositories; leaving it without `commit` keeps nothing.
+
+It never commits by itself: `flow` is the only caller of `commit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+
+from sqlalchemy import Connection, create_engine
+
+from canary.flow import ports
+from canary.store.audit import Audit
+from canary.store.claims import Claims
+from canary.store.evidence import EvidenceRows
+from canary.store.flags import Flags
+from canary.store.pairs import Pairs
+from canary.store.partitions import ensure_partitions
+from canary.store.policies import Policies
+from canary.store.problems import read_url, translated
+from canary.store.prompts import Prompts
+from canary.store.rollouts import Rollouts
+
+
+class PostgresTransaction:
+    """`Transaction` on one connection."""
+
+    prompts: ports.PromptStore
+    claims: ports.ClaimStore
+    pairs: ports.PairStore
+    evidence: ports.EvidenceStore
+    rollouts: ports.RolloutStore
+    flags: ports.FlagStore
+    policies: ports.PolicyStore
+    audit: ports.AuditStore
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.prompts = Prompts(connection)
+        self.claims = Claims(connection)
+        self.pairs = Pairs(connection)
+        self.evidence = EvidenceRows(connection)
+        self.rollouts = Rollouts(connection)
+        self.flags = Flags(connection)
+        self.policies = Policies(connection)
+        self.audit = Audit(connection)
+
+    def commit(self) -> None:
+        """Keep everything since the transaction began."""
+        self._connection.commit()
+
+
+class PostgresStore:
+    """`Store` on a migrated Postgres.
+
+    Args:
+        url: address of the database; nothing is opened before the first transaction.
+        pool_size: connections kept; twice as many may be open at a time.
+
+    Raises:
+        UsageError: the address is not a Postgres one.
+    """
+
+    def __init__(self, url: str, *, pool_size: int = 4) -> None:
+        self.url = read_url(url)
+        timeout = {} if "connect_timeout" in self.url.query else {"connect_timeout": 10}
+        # A server that was restarted must cost one ping, not one failed request; parameters are prompts and stay out of messages.
+        self._engine = create_engine(
+            self.url,
+            pool_size=pool_size,
+            max_overflow=pool_size,
+            pool_pre_ping=True,
+            hide_parameters=True,
+            connect_args=timeout,
+        )
+
+    @contextmanager
+    def transaction(self) -> Iterator[PostgresTransaction]:
+        """One unit of work.
+
+        Raises:
+            UnreachableError: the database does not answer, is full, or is not migrated.
+            ConflictError: somebody else wrote the same rows first.
+        """
+        with translated(self.url), self._engine.connect() as connection:
+            yield PostgresTransaction(connection)
+
+    def ensure_partitions(self, today: date, days: int = 7) -> list[str]:
+        """Make the daily partitions of today and the `days` after it; returns the names of the new ones."""
+        with translated(self.url), self._engine.begin() as connection:
+            return ensure_partitions(connection, today, days)
+
+    def close(self) -> None:
+        """Close every idle connection."""
+        self._engine.dispose()
