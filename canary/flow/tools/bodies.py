@@ -1,0 +1,257 @@
+"""Reads an OpenAI-style request body into a `Prompt`, strictly: what the engine could not replay exactly is refused by name.
+
+It never changes the bytes, never guesses a value and never repeats the body's text in an error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import NoReturn
+
+from canary.domain.errors import RequestError, TooLargeError, UnsupportedRequestError
+from canary.domain.traffic import Message, Prompt, SamplingParams
+from canary.flow.tools.body_fields import IGNORED, INT32, INT64, MAX_STOPS, NEUTRAL, ROLES, TOOL_ROLES, UNDERSTOOD, pointer
+
+CHAT = "chat/completions"
+COMPLETIONS = "completions"
+DEFAULT_MAX_TOKENS = 256
+MAX_BODY = 4 * 1024 * 1024
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+Body = Mapping[str, object]
+
+
+def read_request(body: bytes, *, route: str, endpoint: str, source: str, request_id: str, max_body: int = MAX_BODY) -> Prompt:
+    """Understand one mirrored body.
+
+    Args:
+        body: the bytes as they came; kept exactly.
+        endpoint: `chat/completions` or `completions`.
+        max_body: largest body in bytes.
+
+    Raises:
+        TooLargeError: the body is over `max_body`.
+        RequestError: the body is wrong; `where` is a JSON pointer ("" is the whole body).
+        UnsupportedRequestError: the body is legal but cannot be replayed exactly; `where` as above.
+    """
+    if len(body) > max_body:
+        raise too_large(max_body)
+    if endpoint not in (CHAT, COMPLETIONS):
+        raise RequestError(f"unknown endpoint {endpoint!r}", remedy=f"Use `{CHAT}` or `{COMPLETIONS}`.")
+    fields = _parse(body)
+    _refuse_unreplayable(fields)
+    messages: tuple[Message, ...] = ()
+    text: str | None = None
+    if endpoint == CHAT:
+        _refuse_field(fields, "prompt", f"`prompt` belongs to `{COMPLETIONS}`")
+        messages = _messages(fields)
+    else:
+        _refuse_field(fields, "messages", f"`messages` belongs to `{CHAT}`")
+        text = _text(fields)
+    return Prompt(source, request_id, route, endpoint, body, messages, text, _params(fields))
+
+
+def too_large(max_body: int) -> TooLargeError:
+    """The error for a body over the limit, whether it was announced, streamed or read."""
+    return TooLargeError(
+        f"the body is over the limit of {max_body} bytes", remedy="Mirror smaller requests, or raise CANARY_MAX_BODY_BYTES."
+    )
+
+
+def _parse(body: bytes) -> Body:
+    """The body as a JSON object without lone surrogates."""
+    try:
+        decoded = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"the body is not UTF-8 at byte {error.start}", remedy="Send JSON as UTF-8.") from None
+    try:
+        value = json.loads(decoded, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        detail = f"the body is not JSON at line {error.lineno} column {error.colno}: {error.msg}"
+        raise RequestError(detail, remedy="Send one JSON object.") from None
+    except RecursionError:
+        raise RequestError("the body is nested too deeply", remedy="Send a flatter JSON object.") from None
+    except ValueError:
+        raise RequestError("the body holds a number that is too long", remedy="Send numbers of an ordinary length.") from None
+    if not isinstance(value, dict):
+        raise RequestError(f"the body is {_kind(value)}, not an object", remedy="Send one JSON object.")
+    if _SURROGATE_ESCAPE.search(body):
+        _refuse_lone_surrogates(value)
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise RequestError(f"the body holds {name}, which is not JSON", remedy="Send finite numbers.")
+
+
+def _refuse_lone_surrogates(value: object) -> None:
+    """Raise at the first string that UTF-8 cannot hold: replacing it would change the tokens."""
+    todo: list[tuple[str, object]] = [("", value)]
+    while todo:
+        where, item = todo.pop()
+        if isinstance(item, str) and not _encodable(item):
+            raise RequestError("the string holds a lone surrogate", where=where, remedy="Send whole surrogate pairs.")
+        if isinstance(item, dict):
+            if not all(_encodable(key) for key in item):
+                raise RequestError("a key holds a lone surrogate", where=where, remedy="Send whole surrogate pairs.")
+            todo.extend((f"{where}/{pointer(key)}", item[key]) for key in reversed(item))
+        elif isinstance(item, list):
+            todo.extend((f"{where}/{at}", item[at]) for at in reversed(range(len(item))))
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _kind(value: object) -> str:
+    """The JSON word for a value's type."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, int | float):
+        return "a number"
+    if isinstance(value, str):
+        return "a string"
+    return "a list" if isinstance(value, list) else "an object"
+
+
+def _refuse_unreplayable(fields: Body) -> None:
+    stream = fields.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        raise RequestError(f"`stream` is {_kind(stream)}, not a boolean", where="/stream", remedy="Send true or false.")
+    for name, value in fields.items():
+        if name in IGNORED or name in UNDERSTOOD:
+            continue
+        if name not in NEUTRAL:
+            raise UnsupportedRequestError(
+                "the field is unknown and could change the answer",
+                where=f"/{pointer(name)[:100]}",
+                remedy="Leave it out, or keep such requests off this route's mirror.",
+            )
+        if not any(value == neutral and isinstance(value, bool) == isinstance(neutral, bool) for neutral in NEUTRAL[name]):
+            raise UnsupportedRequestError(
+                f"`{name}` asks for something that the engine cannot replay",
+                where=f"/{name}",
+                remedy=f"Only {_neutral_words(name)} can be mirrored; keep such requests off this route's mirror.",
+            )
+
+
+def _neutral_words(name: str) -> str:
+    return " or ".join("no value" if v is None else json.dumps(v) for v in NEUTRAL[name])
+
+
+def _refuse_field(fields: Body, name: str, detail: str) -> None:
+    if fields.get(name) is not None:
+        raise RequestError(detail, where=f"/{name}", remedy="Send the request to the other endpoint.")
+
+
+def _messages(fields: Body) -> tuple[Message, ...]:
+    value = fields.get("messages")
+    if value is None:
+        raise RequestError("`messages` is missing", where="/messages", remedy="Send at least one message.")
+    if not isinstance(value, list):
+        raise RequestError(f"`messages` is {_kind(value)}, not a list", where="/messages", remedy="Send a list of messages.")
+    if not value:
+        raise RequestError("`messages` is empty", where="/messages", remedy="Send at least one message.")
+    return tuple(_message(item, f"/messages/{at}") for at, item in enumerate(value))
+
+
+def _message(item: object, where: str) -> Message:
+    if not isinstance(item, dict):
+        raise RequestError(f"the message is {_kind(item)}, not an object", where=where, remedy="Send `role` and `content`.")
+    role, content = item.get("role"), item.get("content")
+    if role in TOOL_ROLES or item.get("tool_calls") or item.get("function_call"):
+        raise UnsupportedRequestError(
+            "tool calls cannot be replayed", where=where, remedy="Keep tool traffic off this route's mirror."
+        )
+    if role not in ROLES:
+        raise RequestError("the role is unknown", where=f"{where}/role", remedy=f"Use one of {', '.join(ROLES)}.")
+    if isinstance(content, list):
+        raise UnsupportedRequestError(
+            "content in parts (text, images, audio) cannot be replayed",
+            where=f"{where}/content",
+            remedy="Send content as one string, or keep such requests off this route's mirror.",
+        )
+    if not isinstance(content, str):
+        raise RequestError(f"`content` is {_kind(content)}, not a string", where=f"{where}/content", remedy="Send a string.")
+    return Message(str(role), content)
+
+
+def _text(fields: Body) -> str:
+    value = fields.get("prompt")
+    if isinstance(value, list):
+        raise UnsupportedRequestError(
+            "a list of prompts cannot be replayed", where="/prompt", remedy="Send one prompt as a string."
+        )
+    if not isinstance(value, str):
+        detail = "`prompt` is missing" if value is None else f"`prompt` is {_kind(value)}, not a string"
+        raise RequestError(detail, where="/prompt", remedy="Send one prompt as a string.")
+    if not value:
+        raise RequestError("`prompt` is empty", where="/prompt", remedy="Send at least one character.")
+    return value
+
+
+def _params(fields: Body) -> SamplingParams:
+    return SamplingParams(
+        max_tokens=_max_tokens(fields),
+        temperature=_number(fields, "temperature", 1.0, lambda v: 0 <= v <= 2, "between 0 and 2"),
+        top_k=max(0, _integer(fields, "top_k", -1, INT32) or 0),
+        top_p=_number(fields, "top_p", 1.0, lambda v: 0 < v <= 1, "above 0 and at most 1"),
+        stop=_stop(fields.get("stop")),
+        seed=_integer(fields, "seed", -INT64 - 1, INT64),
+    )
+
+
+def _number(fields: Body, name: str, default: float, legal: Callable[[float], bool], words: str) -> float:
+    value = fields.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RequestError(f"`{name}` is {_kind(value)}, not a number", where=f"/{name}", remedy=f"Send a number {words}.")
+    if not legal(value) or not math.isfinite(value):
+        raise RequestError(f"`{name}` is out of range", where=f"/{name}", remedy=f"Send a number {words}.")
+    return float(value)
+
+
+def _integer(fields: Body, name: str, low: int, high: int) -> int | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(f"`{name}` is {_kind(value)}, not an integer", where=f"/{name}", remedy="Send a whole number.")
+    if not low <= value <= high:
+        raise RequestError(f"`{name}` is out of range", where=f"/{name}", remedy=f"Send a whole number from {low} to {high}.")
+    return value
+
+
+def _max_tokens(fields: Body) -> int:
+    older = _integer(fields, "max_tokens", 1, INT32)
+    newer = _integer(fields, "max_completion_tokens", 1, INT32)
+    if older is not None and newer is not None and older != newer:
+        raise RequestError(
+            "`max_tokens` and `max_completion_tokens` differ", where="/max_completion_tokens", remedy="Send only one of them."
+        )
+    return newer or older or DEFAULT_MAX_TOKENS
+
+
+def _stop(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list) or len(items) > MAX_STOPS:
+        raise RequestError("`stop` is not a string or a short list", where="/stop", remedy=f"Send at most {MAX_STOPS} strings.")
+    for at, item in enumerate(items):
+        if not isinstance(item, str) or not item:
+            where = "/stop" if isinstance(value, str) else f"/stop/{at}"
+            raise RequestError(
+                "a stop string must be a string of at least one character", where=where, remedy="Send it or leave it out."
+            )
+    return tuple(items)

@@ -1,0 +1,103 @@
+"""What a person orders about one route: kill it, or undo a kill with a reason.
+
+A kill needs no policy, no evidence and no healthy rollout, only the store; it is never undone by anything but `unkill`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from canary.domain.errors import NotFoundError, RequestError
+from canary.domain.flag import Flag
+from canary.domain.rollout import Rollout
+from canary.domain.step import unkill as stepped_unkill
+from canary.flow.attempt import locked_rollout, pinned_policy
+from canary.flow.ports import Store, Transaction
+from canary.flow.walk.publish import publish
+
+MAX_REASON = 500
+
+
+def kill(store: Store, route: str, reason: str, actor: str, now: float) -> Flag:
+    """Turn the route's kill switch on: every unit gets the baseline from the next snapshot on, whatever the rollout's state.
+
+    Rollout, flag and audit event change in one transaction. A second kill changes nothing and keeps the first one's reason.
+
+    Args:
+        reason: why, for people.
+        actor: who, for the audit log.
+        now: seconds since the epoch.
+
+    Raises:
+        NotFoundError: there is no such route; names those there are.
+        RequestError: the reason or the actor is empty or too long.
+    """
+    reason, actor = _said("reason", reason), _said("actor", actor)
+    with store.transaction() as tx:
+        rollout = locked_rollout(tx, route)
+        before = tx.flags.get(route) or Flag(route, weight=0, salt=f"specdec.{route}")
+        if before.killed and rollout.killed:
+            return before
+        flag = before if before.killed else replace(before, weight=0, killed=True, kill_reason=f"manual: {reason}")
+        # A ramp that an evidence kill began ends here: a person's kill is immediate.
+        off = replace(rollout, killed=True, ramp_weight=0, ramp_start=0.0, ramp_end=0.0, reason=flag.kill_reason)
+        tx.rollouts.put(replace(off, version=rollout.version + 1))
+        tx.flags.put(flag)
+        body = {
+            "sentence": flag.kill_reason,
+            "reason": reason,
+            "state": rollout.state.value,
+            "stage": rollout.stage,
+            "weight": before.weight,
+        }
+        tx.audit.append(route, "kill", actor, body, now)
+        tx.commit()
+    return flag
+
+
+def unkill(store: Store, route: str, reason: str, actor: str, now: float) -> Rollout:
+    """Undo a kill: the route starts again in shadow, at weight 0, with a new attempt.
+
+    Raises:
+        NotFoundError: there is no such route.
+        ConflictError: the route is not killed.
+        RequestError: the reason or the actor is empty or too long.
+    """
+    reason, actor = _said("reason", reason), _said("actor", actor)
+    with store.transaction() as tx:
+        rollout = locked_rollout(tx, route)
+        flag = tx.flags.get(route)
+        killed = rollout.killed or (flag is not None and flag.killed)
+        stepped = stepped_unkill(replace(rollout, killed=killed), pinned_policy(tx, rollout), now, reason=reason)
+        publish(tx, rollout, stepped, actor=actor, now=now, revive=True)
+        tx.commit()
+    return stepped.rollout
+
+
+def _said(field: str, text: str) -> str:
+    said = text.strip()
+    if not said or len(said) > MAX_REASON:
+        raise RequestError(
+            f"`{field}` must be 1 to {MAX_REASON} characters", where=f"/{field}", remedy=f"Say the {field} in a sentence."
+        )
+    return said
+
+
+def known_routes(tx: Transaction) -> list[str]:
+    """Routes with a rollout, sorted."""
+    return sorted(r.route for r in tx.rollouts.list())
+
+
+def rollout_of(tx: Transaction, route: str) -> Rollout:
+    """The route's rollout, without its lock.
+
+    Raises:
+        NotFoundError: there is none; names those there are.
+    """
+    rollout = tx.rollouts.get(route)
+    if rollout is None:
+        known = ", ".join(known_routes(tx)) or "none"
+        raise NotFoundError(
+            f"there is no rollout for route {route!r} (known: {known})", remedy="Apply a policy: canary policy apply FILE."
+        )
+    return rollout

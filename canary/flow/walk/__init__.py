@@ -1,0 +1,1 @@
+"""The walk, in the order in which a prompt takes it: mirror, shadow, assess, control, publish."""
