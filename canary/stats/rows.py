@@ -1,0 +1,205 @@
+"""Are the engine's rows the reference model's rows? The mean distance beyond the baseline's own, and the rate of outliers.
+
+Both arms are compared with the same reference; the baseline's arm measures the noise floor and must never be taken for the truth.
+Source: statistics 0b.2, 0b.3 and 3.6.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from canary.domain.evidence import GateEvidence, GateRole, Verdict
+from canary.domain.pairs import Pair
+from canary.domain.traffic import Stratum
+from canary.stats.bounded import Bets, Moments, log_budget, lower_bound, progress, upper_bound
+from canary.stats.part import Context, Sums, Vector
+from canary.stats.rate_gate import Claim, judge, sign_increments
+from canary.stats.rates import rate_above, rate_below, sign_above
+from canary.stats.strata import combine, nothing_yet, pack, reached, row_column, section, tested_strata
+
+EXACT_ROW_MARGIN = 0.01  # fp32: the candidate's own mean distance, not its excess
+OUTLIER_NULL = 1e-4  # rate of outlier rows that an honest engine may have
+ROW_BETS = Bets((0.1, 0.3, 0.6, 0.95), (0.1, 0.1, 0.2, 0.6))  # noise is far below the margin, so the largest stake leads
+
+
+@cache
+def _of(stratum: Stratum, name: str) -> str:
+    return f"{stratum}.{name}"
+
+
+def scored(pair: Pair) -> bool:
+    """Whether both arms answered and were compared with the reference."""
+    rows = (pair.baseline.rows, pair.candidate.rows)
+    return pair.baseline.error is None and pair.candidate.error is None and all(r is not None and r.num_tokens > 0 for r in rows)
+
+
+def both_rows(pair: Pair, column: str) -> tuple[Vector, Vector]:
+    """One column of a scored pair: candidate [tokens], baseline [tokens]."""
+    assert pair.candidate.rows is not None
+    assert pair.baseline.rows is not None
+    return row_column(pair.candidate.rows, column), row_column(pair.baseline.rows, column)
+
+
+class RowGate:
+    """Certifies that the mean row distance exceeds the baseline's by less than the margin; the unit is the request.
+
+    X = mean of the candidate's clipped distances over its own text - the same of the baseline, in [-tau_row, tau_row].
+    Where rows are exact (fp32), X is the candidate's mean alone and the margin is .01 or the policy's, whichever is smaller.
+    `log_e`: `row_gate.STRATUM.below` and `.above`, against "the mean is at least / at most the margin".
+    """
+
+    name = "row_gate"
+    gate = "row_gate"
+    counters = ("requests", "n", "x", "xx", "candidate", "baseline")
+
+    def names(self, context: Context) -> tuple[str, ...]:
+        one = (*self.counters, *ROW_BETS.names("below"), *ROW_BETS.names("above"))
+        return tuple(_of(s, name) for s in Stratum for name in one)
+
+    def margin(self, context: Context) -> float:
+        """What the mean must be below, as TV."""
+        return min(context.gates.row_margin, EXACT_ROW_MARGIN) if context.exact_rows else context.gates.row_margin
+
+    def increments(self, context: Context, pair: Pair) -> Vector:
+        found: dict[str, float] = {"requests": 1.0}
+        if context.calibration is not None and scored(pair):
+            tau, margin = context.gates.tau_row, self.margin(context)
+            candidate, baseline = (float(np.minimum(d, tau).mean()) for d in both_rows(pair, "row_tv"))
+            x = candidate if context.exact_rows else candidate - baseline
+            low = 0.0 if context.exact_rows else -tau
+            found |= {"n": 1.0, "x": x, "xx": x * x, "candidate": candidate, "baseline": baseline}
+            found |= dict(zip(ROW_BETS.names("below"), ROW_BETS.below(x, margin, tau).tolist(), strict=True))
+            found |= dict(zip(ROW_BETS.names("above"), ROW_BETS.above(x, margin, low).tolist(), strict=True))
+        return pack(self.names(context), {_of(pair.stratum, k): v for k, v in found.items()})
+
+    def log_e(self, context: Context, values: Vector) -> dict[str, float]:
+        sums = Sums(self.names(context), values)
+        return {
+            f"row_gate.{s}.{side}": ROW_BETS.log_e(section(sums, [_of(s, n) for n in ROW_BETS.names(side)]))
+            for s in Stratum
+            for side in ("below", "above")
+        }
+
+    def assess(self, context: Context, sums: Sums) -> list[GateEvidence]:
+        tested = tested_strata({s: sums[_of(s, "requests")] for s in Stratum})
+        if not tested:
+            return [nothing_yet(context, self.gate, "requests", self.margin(context))]
+        return [combine({s: self._stratum(context, sums, s) for s in tested})]
+
+    def _stratum(self, context: Context, sums: Sums, stratum: Stratum) -> GateEvidence:
+        margin, n = self.margin(context), sums[_of(stratum, "n")]
+        if not n:
+            return nothing_yet(context, self.gate, "requests", margin)
+        log_e = self.log_e(context, sums.values)
+        below, above = (reached(sums, log_e, f"row_gate.{stratum}.{side}") for side in ("below", "above"))
+        wealth = section(sums, [_of(stratum, name) for name in ROW_BETS.names("below")])
+        moments = Moments(n, sums[_of(stratum, "x")], sums[_of(stratum, "xx")])
+        verdict, reason, sentence = self._verdict(context, moments, below, above)
+        low, high = self._bounds(context, moments)
+        return GateEvidence(
+            self.gate,
+            GateRole.EQUIVALENCE,
+            verdict,
+            reason,
+            sentence,
+            value=moments.total / n,
+            low=max(low, margin) if verdict is Verdict.FAIL else low,
+            high=min(high, margin) if verdict is Verdict.PASS else high,
+            threshold=margin,
+            n=int(n),
+            needed=0 if verdict is Verdict.PASS else ROW_BETS.needed(wealth, n, context.alpha),
+            progress=progress(below, context.alpha),
+            details={
+                "noise_floor": sums[_of(stratum, "baseline")] / n,
+                "candidate_distance": sums[_of(stratum, "candidate")] / n,
+                "clipped_at": context.gates.tau_row,
+                "absolute": context.exact_rows,
+            },
+        )
+
+    def _bounds(self, context: Context, moments: Moments) -> tuple[float, float]:
+        """Anytime bounds of the mean of X, each at alpha."""
+        low, high = 0.0 if context.exact_rows else -context.gates.tau_row, context.gates.tau_row
+        bounds = (bound(ROW_BETS, moments, low, high, context.alpha) for bound in (lower_bound, upper_bound))
+        return next(bounds), next(bounds)
+
+    def _verdict(self, context: Context, moments: Moments, below: float, above: float) -> tuple[Verdict, str, str]:
+        margin, budget = self.margin(context), log_budget(context.alpha)
+        what = "mean row distance" if context.exact_rows else "mean row distance beyond the baseline's"
+        facts = f"The {what} is {moments.total / moments.n:.5f} over {moments.n:.0f} requests"
+        if above >= budget:
+            return Verdict.FAIL, "rows_differ", f"{facts}, proven to be above {margin:g}."
+        if below >= budget:
+            return Verdict.PASS, "certified", f"{facts}, certified below {margin:g}."
+        return Verdict.INCONCLUSIVE, "not_yet", f"{facts}, not yet certified below {margin:g}."
+
+
+class Outliers:
+    """Certifies that rows farther than tau_row from the reference are rarer than `outlier_rate`; kills when they are common.
+
+    `log_e`: `row_outliers` (kill), the smaller of two e-processes: outlier rows are at most 1e-4 of the positions, and a
+    request with one is as likely in the baseline as in the candidate (over the positions that both texts have). The smaller of
+    two is an e-process for "either holds", so a noisy reference, or a baseline that is as bad, does not kill.
+    `outliers.STRATUM.below`, `.above` (candidate against `outlier_rate`) and `.floor` (baseline above it).
+    """
+
+    name = "outliers"
+    gate = "outliers"
+    counters = ("requests", "certified_positions", "certified_outliers")
+    arms = ("positions", "outliers", "baseline_positions", "baseline_outliers")
+    signs = ("only_candidate", "only_baseline")
+
+    def names(self, context: Context) -> tuple[str, ...]:
+        return (*(_of(s, name) for s in Stratum for name in (*self.counters, *self.arms)), *self.signs)
+
+    def increments(self, context: Context, pair: Pair) -> Vector:
+        found: dict[str, float] = {_of(pair.stratum, "requests"): 1.0}
+        if scored(pair):
+            candidate, baseline = (d > context.gates.tau_row for d in both_rows(pair, "row_tv"))
+            seen = (candidate.size, candidate.sum(), baseline.size, baseline.sum())
+            found |= {_of(pair.stratum, name): float(v) for name, v in zip(self.arms, seen, strict=True)}
+            found |= sign_increments(candidate, baseline)
+            if context.calibration is not None:
+                found[_of(pair.stratum, "certified_positions")] = float(candidate.size)
+                found[_of(pair.stratum, "certified_outliers")] = float(candidate.sum())
+        return pack(self.names(context), found)
+
+    def log_e(self, context: Context, values: Vector) -> dict[str, float]:
+        sums, rate = Sums(self.names(context), values), context.gates.outlier_rate
+        outliers, positions = (sum(sums[_of(s, name)] for s in Stratum) for name in ("outliers", "positions"))
+        found = {
+            "row_outliers": min(
+                rate_above(outliers, positions, OUTLIER_NULL), sign_above(sums["only_candidate"], sums["only_baseline"])
+            )
+        }
+        for s in Stratum:
+            certified = sums[_of(s, "certified_outliers")], sums[_of(s, "certified_positions")]
+            found[f"outliers.{s}.below"] = rate_below(*certified, rate)
+            found[f"outliers.{s}.above"] = rate_above(*certified, rate)
+            found[f"outliers.{s}.floor"] = rate_above(sums[_of(s, "baseline_outliers")], sums[_of(s, "baseline_positions")], rate)
+        return found
+
+    def assess(self, context: Context, sums: Sums) -> list[GateEvidence]:
+        tested = tested_strata({s: sums[_of(s, "requests")] for s in Stratum})
+        if not tested:
+            return [nothing_yet(context, self.gate, "positions", context.gates.outlier_rate)]
+        return [combine({s: self._stratum(context, sums, s) for s in tested})]
+
+    def _stratum(self, context: Context, sums: Sums, stratum: Stratum) -> GateEvidence:
+        log_e = self.log_e(context, sums.values)
+        claim = Claim(
+            gate=self.gate,
+            what=f"rows farther than {context.gates.tau_row:g} from the reference",
+            rate=context.gates.outlier_rate,
+            hits=sums[_of(stratum, "certified_outliers")],
+            total=sums[_of(stratum, "certified_positions")],
+            unit="positions",
+            log_below=reached(sums, log_e, f"outliers.{stratum}.below"),
+            log_above=reached(sums, log_e, f"outliers.{stratum}.above"),
+            log_floor=reached(sums, log_e, f"outliers.{stratum}.floor"),
+            floor_hits=sums[_of(stratum, "baseline_outliers")],
+            floor_total=sums[_of(stratum, "baseline_positions")],
+        )
+        return judge(context, claim)
