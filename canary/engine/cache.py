@@ -1,0 +1,205 @@
+"""Keys and values of many requests in preallocated rows, each row with its own length.
+
+Writes scatter to each row's end, rollback is a smaller length, and a row is free as soon as its request is. A row never sees
+another row's keys, nor its own beyond its length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import DynamicCache, PretrainedConfig
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
+
+from canary.domain.errors import ModelError
+
+_BLOCK = 32  # windows and capacities are multiples of it, so that attention sees few shapes
+_LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
+
+
+def require_rollback(config: PretrainedConfig, where: str) -> None:
+    """Refuse a model whose cache cannot forget its last tokens.
+
+    Args:
+        where: the policy field that named the model, for the error.
+
+    Raises:
+        ModelError: an encoder-decoder, a layer that is not plain full attention (recurrent, sliding window, shared), or rotary
+            frequencies that would let one row of a batch change another.
+    """
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(
+            f"{config.model_type} is an encoder-decoder model", where=where, remedy="Choose a decoder-only language model."
+        )
+    kinds = sorted({type(layer).__name__ for layer in DynamicCache(config=config).layers if type(layer) is not DynamicLayer})
+    if kinds:
+        raise ModelError(
+            f"{config.model_type} keeps its past in {', '.join(kinds)}, which cannot be rolled back after a rejected draft",
+            where=where,
+            remedy="Choose a model in which every layer is full attention.",
+        )
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rope in _LENGTH_DEPENDENT_ROPE:
+        raise ModelError(
+            f"{config.model_type} uses {rope} rotary positions, which change with the longest text of a batch",
+            where=where,
+            remedy="Choose a model whose rotary frequencies are fixed.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Where one forward writes: `row` alone from its start (prefill), or the first `num_rows` rows at their ends."""
+
+    row: int
+    num_rows: int
+    index: torch.Tensor | None  # [num_rows, width] positions; None for a prefill
+    starts: tuple[int, ...]
+    window: int
+
+
+class _RowLayer(CacheLayerMixin):
+    """One layer's keys and values, [num_rows, H_kv, capacity, D]."""
+
+    is_sliding = False
+    supports_early_init = False
+
+    def __init__(self, owner: RowCache) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        rows, capacity = self._owner.num_rows, self._owner.capacity
+        # Zeros, not empty memory: a masked key may be anything finite, but NaN times zero is NaN.
+        self.keys = key_states.new_zeros(rows, key_states.shape[1], capacity, key_states.shape[3])
+        self.values = value_states.new_zeros(rows, value_states.shape[1], capacity, value_states.shape[3])
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.keys is None or self.values is None:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None
+        assert self.values is not None
+        plan, width = self._owner.plan, key_states.shape[2]
+        if plan.index is None:
+            self.keys[plan.row, :, :width] = key_states[0]
+            self.values[plan.row, :, :width] = value_states[0]
+            return key_states, value_states
+        if plan.num_rows == 1:
+            start = plan.starts[0]
+            self.keys[0, :, start : start + width] = key_states[0]
+            self.values[0, :, start : start + width] = value_states[0]
+        else:
+            _scatter(self.keys[: plan.num_rows], plan.index, key_states)
+            _scatter(self.values[: plan.num_rows], plan.index, value_states)
+        return self.keys[: plan.num_rows, :, : plan.window], self.values[: plan.num_rows, :, : plan.window]
+
+    def stored(self) -> tuple[torch.Tensor, ...]:
+        return () if self.keys is None or self.values is None else (self.keys, self.values)
+
+    def grow(self, capacity: int) -> None:
+        if self.keys is not None and self.values is not None:
+            self.keys, self.values = _grown(self.keys, capacity), _grown(self.values, capacity)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._owner.plan.window, 0
+
+    def get_seq_length(self) -> int:
+        return max(self._owner.lengths, default=0)
+
+    def get_max_length(self) -> int:
+        return self._owner.capacity
+
+
+def _grown(old: torch.Tensor, capacity: int) -> torch.Tensor:
+    new = old.new_zeros(old.shape[0], old.shape[1], capacity, old.shape[3])
+    new[:, :, : old.shape[2]] = old
+    return new
+
+
+def _scatter(store: torch.Tensor, index: torch.Tensor, states: torch.Tensor) -> None:
+    """Write `states` [n, H, W, D] into `store` [n, H, S, D] at `index` [n, W]."""
+    where = index[:, None, :, None].expand(-1, states.shape[1], -1, states.shape[3])  # [n, H, W, D]
+    store.scatter_(2, where, states)
+
+
+class RowCache(Cache):
+    """A transformers cache whose batch rows are independent.
+
+    Args:
+        num_layers: layers of the model.
+        num_rows: requests that may run together.
+        capacity: positions per row; `reserve` raises it.
+    """
+
+    def __init__(self, num_layers: int, num_rows: int, capacity: int = _BLOCK) -> None:
+        self._rows = [_RowLayer(self) for _ in range(num_layers)]
+        super().__init__(layers=list(self._rows))
+        self.num_rows = num_rows
+        self.capacity = _round_up(capacity)
+        self.lengths = [0] * num_rows  # on the host: the loop learns them from the one copy of each step
+        self.plan = _Plan(0, 0, None, (), 0)
+
+    def reserve(self, length: int) -> None:
+        """Make room for `length` positions per row; what is stored stays."""
+        if length > self.capacity:
+            self.capacity = _round_up(length)
+            for layer in self._rows:
+                layer.grow(self.capacity)
+
+    def plan_prefill(self, row: int, length: int) -> None:
+        """The next forward fills `row` with `length` tokens from position 0."""
+        self.reserve(length)
+        self.plan = _Plan(row, 1, None, (0,), length)
+
+    def plan_step(self, num_rows: int, width: int, device: torch.device) -> torch.Tensor:
+        """The next forward appends `width` tokens to each of the first `num_rows` rows.
+
+        Returns:
+            Positions of the new tokens, [num_rows, width] int64.
+        """
+        starts = tuple(self.lengths[:num_rows])
+        longest = max(starts) + width
+        self.reserve(longest)
+        index = torch.tensor(starts, device=device)[:, None] + torch.arange(width, device=device)  # [n, W]
+        self.plan = _Plan(0, num_rows, index, starts, min(_round_up(longest), self.capacity))
+        return index
+
+    def move(self, source: int, target: int) -> None:
+        """Copy row `source` over row `target`, so that the active rows stay dense."""
+        length = self.lengths[source]
+        for layer in self._rows:
+            for stored in layer.stored():
+                stored[target, :, :length] = stored[source, :, :length]
+        self.lengths[target] = length
+        self.lengths[source] = 0
+
+    def clear(self, row: int) -> None:
+        """Forget a row whose numbers may not be finite: they would reach the row's next request through masked positions."""
+        for layer in self._rows:
+            for stored in layer.stored():
+                stored[row].zero_()
+        self.lengths[row] = 0
+
+
+def step_mask(positions: torch.Tensor, window: int, groups: int) -> torch.Tensor:
+    """Which stored positions each query may see, with the query heads of a group folded into its length.
+
+    Args:
+        positions: of the queries, [n, W].
+        window: stored positions that attention reads, S.
+        groups: query heads per key head, G.
+
+    Returns:
+        Boolean [n, 1, G * W, S], True where position <= query position.
+    """
+    folded = positions.repeat(1, groups)  # [n, G * W]
+    return (torch.arange(window, device=positions.device) <= folded[:, :, None])[:, None]
+
+
+def _round_up(length: int) -> int:
+    return -(-length // _BLOCK) * _BLOCK

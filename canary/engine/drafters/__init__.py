@@ -1,0 +1,1 @@
+"""What proposes draft tokens: one small Protocol and its implementations; no drafter keeps anything beyond its request."""

@@ -1,0 +1,111 @@
+"""One request on its way through the loop: what was asked, what came out so far, and when it ends.
+
+Stop strings, EOS and the length limit are looked at token by token, so that they cut inside an accepted run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from transformers import PreTrainedTokenizerBase
+
+from canary.domain.pairs import DecodeStats
+from canary.domain.traffic import SamplingParams, Stratum
+from canary.engine.record import Record
+
+Words = PreTrainedTokenizerBase
+
+
+def to_text(words: Words, token_ids: Sequence[int]) -> str:
+    """Tokens as the client would see them, special tokens left out."""
+    return str(words.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request, tokenised.
+
+    Args:
+        index: the caller's own number, handed back with the result.
+        key: random key, see `streams.key_from_bytes`.
+        error: why it cannot run, None if it can.
+    """
+
+    index: int
+    token_ids: tuple[int, ...]
+    params: SamplingParams
+    key: tuple[int, int]
+    error: str | None = None
+
+    @property
+    def greedy(self) -> bool:
+        return self.params.stratum is Stratum.GREEDY
+
+
+@dataclass(slots=True)
+class Running:
+    """A request that has a row.
+
+    Args:
+        max_tokens: most tokens to emit, the context considered.
+        finish_reason: None until it ends.
+        first_at: the loop's clock when the first token was known, if it has a clock.
+    """
+
+    job: Job
+    max_tokens: int
+    record: Record | None = None
+    token_ids: list[int] = field(default_factory=list)
+    drafted: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+    num_cut: int = 0
+    finish_reason: str | None = None
+    error: str | None = None
+    first_at: float | None = None
+
+    def take(self, token_ids: Sequence[int], eos_ids: frozenset[int], words: Words) -> list[int]:
+        """Emit the tokens of one step until the request ends; the rest is cut and counted.
+
+        Returns:
+            The tokens that were kept.
+        """
+        for count, token in enumerate(token_ids, start=1):
+            self.token_ids.append(token)
+            self.finish_reason = self._finished(token, eos_ids, words)
+            if self.finish_reason is not None:
+                self.num_cut += len(token_ids) - count
+                return list(token_ids[:count])
+        return list(token_ids)
+
+    def fail(self, why: str) -> None:
+        """End with an error; what was emitted before stays."""
+        self.finish_reason, self.error = "error", why
+
+    def text(self, words: Words) -> str:
+        """The answer, which ends before a stop string."""
+        text = to_text(words, self.token_ids)
+        at = self._stop_at(text)
+        return text if at is None else text[:at]
+
+    def stats(self, num_speculative_tokens: int) -> DecodeStats:
+        """The counts so far, checked.
+
+        Raises:
+            IdentityError: the counts do not add up to the tokens.
+        """
+        stats = DecodeStats(num_speculative_tokens, tuple(self.drafted), tuple(self.accepted), self.num_cut)
+        stats.check(len(self.token_ids))
+        return stats
+
+    def _finished(self, token: int, eos_ids: frozenset[int], words: Words) -> str | None:
+        if token in eos_ids:
+            return "stop"
+        # The whole text again, not only its tail: a token may complete a character and so change text before it.
+        if self.job.params.stop and self._stop_at(to_text(words, self.token_ids)) is not None:
+            return "stop"
+        return "length" if len(self.token_ids) >= self.max_tokens else None
+
+    def _stop_at(self, text: str) -> int | None:
+        found = [at for at in (text.find(s) for s in self.job.params.stop) if at >= 0]
+        return min(found, default=None)

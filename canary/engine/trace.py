@@ -1,0 +1,243 @@
+"""The only code that reduces probability rows for statistics: per emitted token, the columns of `TRACE_COLUMNS`.
+
+It reads what the engine drew from and never draws anything itself; the rows do not outlive the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from canary.domain.pairs import ALTERNATIVES, ROW_COLUMNS, TRACE_COLUMNS, Columns, Provenance
+from canary.engine import alternatives as bank
+from canary.engine.alternatives import Alternative
+from canary.engine.sampling import argmax, block_sums, mass, mass_around
+from canary.engine.verify import Verified
+
+_TINY = 1e-300
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedRows:
+    """Everything about the N tokens that one step emitted, request after request, position after position.
+
+    Args:
+        owner: [N] int64, the batch row of the request.
+        tokens: [N] int64, emitted.
+        target_probs: [N, V] processed target rows at their positions.
+        position_in_round: [N] int64, 0 is the first position of the round.
+        provenance: [N] int64, `Provenance`.
+        drafted: [N] bool, a draft token was judged here.
+        greedy: [N] bool, the request is greedy: its ratios stay 0.
+        pit_uniforms: [N] float64, the V of the randomised PIT.
+        draft_tokens: [N] int64, the judged draft; read only where `drafted`.
+        accept_threshold, accept_uniform: [N]; read only where `drafted`.
+        previous_probs: [N, V] processed rows one position earlier; read only where `has_previous`.
+        has_previous: [N] bool, False at a request's first token.
+        draft_probs: [N, V] rows that the drafts were drawn from, read only where `drafted`; None for one-hot drafts.
+        unfiltered_probs: [N, V], see `sampling.unfiltered`; None where it equals the target rows.
+    """
+
+    owner: Tensor
+    tokens: Tensor
+    target_probs: Tensor
+    position_in_round: Tensor
+    provenance: Tensor
+    drafted: Tensor
+    greedy: Tensor
+    pit_uniforms: Tensor
+    draft_tokens: Tensor
+    accept_threshold: Tensor
+    accept_uniform: Tensor
+    previous_probs: Tensor
+    has_previous: Tensor
+    draft_probs: Tensor | None = None
+    unfiltered_probs: Tensor | None = None
+
+
+def gather_emitted(
+    verified: Verified,
+    target_probs: Tensor,
+    draft_tokens: Tensor,
+    draft_len: Tensor,
+    draft_probs: Tensor | None,
+    accept_uniforms: Tensor,
+    *,
+    num_emitted: Tensor,
+    greedy: Tensor,
+    pit_uniforms: Tensor,
+    previous_probs: Tensor,
+    has_previous: Tensor,
+    unfiltered_probs: Tensor | None = None,
+) -> EmittedRows:
+    """Pick the emitted positions out of one verified round.
+
+    Args:
+        verified, target_probs, draft_tokens, draft_len, draft_probs, accept_uniforms: as they went through `verify`, B requests.
+        num_emitted: [B] int64, tokens of the round that survived the cut by stop, EOS or length; 0 leaves the request out.
+        greedy, has_previous: [B] bool; `has_previous` is False where the round starts the request.
+        pit_uniforms: [B, k+1].
+        previous_probs: [B, V] processed row of each request's last emitted token before the round.
+        unfiltered_probs: [B, k+1, V] or None.
+    """
+    columns = torch.arange(target_probs.shape[1], device=target_probs.device)
+    owner, position = (columns < num_emitted[:, None]).nonzero(as_tuple=True)  # [N]
+    accepted, drafted = position < verified.num_accepted[owner], position < draft_len[owner]
+    if draft_tokens.shape[1] == 0:  # a column that is never read, so that one indexing serves every width
+        nothing = torch.zeros(len(num_emitted), 1, device=target_probs.device)
+        draft_tokens, accept_uniforms, draft_probs = nothing.long(), nothing, None
+        verified = verified._replace(accept_threshold=nothing)
+    at = (owner, position.clamp_max(draft_tokens.shape[1] - 1))
+    return EmittedRows(
+        owner=owner,
+        tokens=torch.where(accepted, draft_tokens[at], verified.next_token[owner]),
+        target_probs=target_probs[owner, position],
+        position_in_round=position,
+        provenance=_provenance(drafted, accepted, draft_len[owner] > 0),
+        drafted=drafted,
+        greedy=greedy[owner],
+        pit_uniforms=pit_uniforms[owner, position],
+        draft_tokens=draft_tokens[at],
+        accept_threshold=verified.accept_threshold[at],
+        accept_uniform=accept_uniforms[at],
+        previous_probs=_one_before(target_probs, previous_probs, owner, position),
+        has_previous=has_previous[owner] | (position > 0),
+        draft_probs=None if draft_probs is None else draft_probs[at],
+        unfiltered_probs=None if unfiltered_probs is None else unfiltered_probs[owner, position],
+    )
+
+
+def _one_before(target_probs: Tensor, previous_probs: Tensor, owner: Tensor, position: Tensor) -> Tensor:
+    rows = target_probs[owner, (position - 1).clamp_min(0)]
+    first = position == 0
+    rows[first] = previous_probs[owner[first]].to(rows.dtype)
+    return rows
+
+
+def _provenance(drafted: Tensor, accepted: Tensor, after_drafts: Tensor) -> Tensor:
+    judged = torch.where(accepted, int(Provenance.ACCEPTED), int(Provenance.RECOVERED))
+    last = torch.where(after_drafts, int(Provenance.BONUS), int(Provenance.PLAIN))
+    return torch.where(drafted, judged, last)
+
+
+def trace_rows(rows: EmittedRows, *, want_tv: bool) -> dict[str, Tensor]:
+    """Reduce the rows of emitted tokens to the columns of `TRACE_COLUMNS`.
+
+    Args:
+        want_tv: also compute TV(p, a_k), which costs several passes over the rows; needed only while an attempt calibrates.
+
+    Returns:
+        column -> [N] or [N, len(ALTERNATIVES)], float64 or int64.
+    """
+    target, tokens = rows.target_probs, rows.tokens
+    blocks = block_sums(target)
+    below, above = mass_around(target, tokens, blocks)
+    p = target.gather(1, tokens[:, None])[:, 0].to(torch.float64)
+    total = below + p + above
+    below, p = below / total, p / total
+    best, largest = argmax(target)
+    largest = largest.to(torch.float64) / total
+    found = bank.of_target(target, p, want_tv)
+    found["argmax"] = bank.of_argmax(p, tokens == best, largest)
+    found["shift"] = _where(rows.has_previous, bank.of_row(rows.previous_probs, target, tokens, p, want_tv))
+    if rows.unfiltered_probs is not None:
+        found["unfiltered"] = bank.of_row(rows.unfiltered_probs, target, tokens, p, want_tv)
+    by_draft, before = _draft_side(rows, blocks, below, p, want_tv)
+    found.update({name: _where(rows.drafted, each) for name, each in by_draft.items()})
+
+    sampled = ~rows.greedy[:, None]
+    inert = torch.ones_like(p)
+    ratios = torch.stack([found[name].ratio if name in found else inert for name in ALTERNATIVES], 1)
+    tv = torch.zeros_like(ratios)
+    for column, name in enumerate(ALTERNATIVES):
+        distance = found[name].tv if want_tv and name in found else None
+        if distance is not None:
+            tv[:, column] = distance
+    return {
+        "position_in_round": rows.position_in_round,
+        "provenance": rows.provenance,
+        "drafted": rows.drafted.to(torch.int64),
+        "log_prob": p.clamp_min(_TINY).log(),
+        "max_prob": largest,
+        "log_ratio": torch.where(sampled, bank.log_ratio(ratios), 0.0),
+        "tv": torch.where(sampled, tv, 0.0),
+        "pit_id": below + rows.pit_uniforms * p,
+        "pit_ratio": torch.where(rows.drafted, before, below) + rows.pit_uniforms * p,
+        "pit_mid": below + p / 2,
+        "accept_threshold": torch.where(rows.drafted, rows.accept_threshold.to(torch.float64), torch.nan),
+        "accept_uniform": torch.where(rows.drafted, rows.accept_uniform.to(torch.float64), torch.nan),
+    }
+
+
+def _where(active: Tensor, alternative: Alternative) -> Alternative:
+    """The alternative where active; the target row itself, ratio 1 and distance 0, elsewhere."""
+    ratio, tv = alternative
+    return Alternative(torch.where(active, ratio, 1.0), None if tv is None else torch.where(active, tv, 0.0))
+
+
+def _draft_side(
+    rows: EmittedRows, blocks: Tensor, below: Tensor, p: Tensor, want_tv: bool
+) -> tuple[dict[str, Alternative], Tensor]:
+    """What the draft rows add: the draft-built alternatives, and the mass before the emitted token in ascending q/p (ties by id).
+
+    Args:
+        blocks: `block_sums` of the target rows.
+        below, p: [N] normalised mass of the lower ids and of the emitted token.
+    """
+    target, tokens = rows.target_probs, rows.tokens
+    if rows.draft_probs is None:
+        drafts = torch.where(rows.drafted, rows.draft_tokens, 0)
+        left, right = mass_around(target, drafts, blocks)
+        p_draft = target.gather(1, drafts[:, None])[:, 0].to(torch.float64)
+        total = left + p_draft + right
+        p_draft, rest = p_draft / total, (left + right) / total
+        is_draft = tokens == drafts
+        # The draft token comes last, so ids above it move down by its mass.
+        before = torch.where(is_draft, rest, below - torch.where(tokens > drafts, p_draft, 0.0))
+        return bank.of_one_hot(p, p_draft, rest, is_draft), before.clamp_min(0.0)
+    ratio = rows.draft_probs / target
+    at = ratio.gather(1, tokens[:, None])
+    ids = torch.arange(target.shape[1], device=target.device)
+    earlier = (ratio < at) | ((ratio == at) & (ids < tokens[:, None]))
+    before = mass(torch.where(earlier, target, 0.0)) / blocks.sum(1)
+    return bank.of_dense(target, rows.draft_probs, tokens, p, want_tv), before
+
+
+def row_distance(engine_probs: Tensor, reference_probs: Tensor) -> Tensor:
+    """TV(engine row, reference row): [N, V] each to [N] float64."""
+    return bank.distance(engine_probs, reference_probs)
+
+
+def logit_gap(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Largest logit minus the logit of the emitted token: [N, V] and [N] to [N] float64; 0 where the token is the argmax."""
+    at = logits.gather(1, tokens[:, None])[:, 0].to(torch.float64)
+    return logits.amax(1).to(torch.float64) - at
+
+
+def pack(columns: Mapping[str, Tensor]) -> Columns:
+    """Pack one request's columns.
+
+    Args:
+        columns: any of `TRACE_COLUMNS` and `ROW_COLUMNS`; [n] or [n, values per token], tokens in order.
+
+    Raises:
+        ValueError: an unknown column, a wrong shape, or lengths that differ.
+    """
+    data, num_tokens = {}, None
+    for name, values in columns.items():
+        kind = TRACE_COLUMNS.get(name) or ROW_COLUMNS.get(name)
+        if kind is None:
+            raise ValueError(f"{name!r} is not a column of a trace")
+        dtype, width = kind
+        shape = tuple(values.shape)
+        if shape != ((shape[0],) if width == 1 else (shape[0], width)):
+            raise ValueError(f"column {name!r} has shape {shape}, but {width} values per token")
+        num_tokens = shape[0] if num_tokens is None else num_tokens
+        if shape[0] != num_tokens:
+            raise ValueError(f"column {name!r} describes {shape[0]} tokens, the others {num_tokens}")
+        data[name] = values.detach().cpu().numpy().astype(np.dtype(dtype)).tobytes()
+    return Columns(num_tokens or 0, data)

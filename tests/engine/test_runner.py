@@ -1,0 +1,221 @@
+"""The engine behind its port, on a tiny model directory: both arms, traces, scores, timings, fingerprints and bad input."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LogitsProcessorList, TemperatureLogitsWarper
+
+from canary.domain.errors import ModelError, UsageError
+from canary.domain.pairs import ALTERNATIVES, ROW_COLUMNS, TRACE_COLUMNS, Arm, Columns, DrafterKind
+from canary.domain.policy import Drafter, Shadow, Subject
+from canary.domain.traffic import Message, Prompt, SamplingParams
+from canary.engine.runner import OwnEngine, encode
+from canary.engine.score import score
+from canary.flow.ports import ArmRequest, ShadowEngine
+from tests.engine.tiny import noisy_copy, save_tiny, tiny_model, tiny_tokenizer
+
+SHADOW = Shadow(batch_size=3, max_tokens=20)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("models") / "target", tiny_model(loopy=True, seed=3))
+
+
+@pytest.fixture(scope="module")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("models") / "draft", noisy_copy(tiny_model(loopy=True, seed=3)))
+
+
+def subject(target: Path, **changes: object) -> Subject:
+    return replace(Subject("own", str(target), "float32", Drafter("ngram", 4)), **changes)  # type: ignore[arg-type]
+
+
+def open_engine(what: Subject) -> OwnEngine:
+    return OwnEngine.open(what, SHADOW, Path("/nonexistent-cache"))
+
+
+def requests(count: int = 5, *, temperature: float = 1.0, **more: object) -> list[ArmRequest]:
+    params = SamplingParams(30, temperature=temperature, **more)  # type: ignore[arg-type]
+    texts = ["again and again and again", "one two three", "why? why? why?", "x", "a longer question about nothing at all"]
+    made = []
+    for i in range(count):
+        prompt = Prompt("s", str(i), "r", "chat/completions", b"", (Message("user", texts[i % 5]),), None, params)
+        made.append(ArmRequest(prompt, params, bytes([i]) * 16))
+    return made
+
+
+def column(columns: Columns | None, name: str) -> np.ndarray:
+    assert columns is not None
+    kind, width = (TRACE_COLUMNS | ROW_COLUMNS)[name]
+    return np.frombuffer(columns.data[name], kind).reshape(columns.num_tokens, width)
+
+
+def test_both_arms_are_complete(target: Path) -> None:
+    engine: ShadowEngine = open_engine(subject(target))
+    for arm in Arm:
+        for got in engine.generate(requests(), arm):
+            got.stats.check(len(got.token_ids))
+            assert (got.arm, got.error, got.finish_reason in ("stop", "length")) == (arm, None, True)
+            assert len(got.token_ids) <= SHADOW.max_tokens
+            assert column(got.rows, "row_tv").max() < 1e-4
+            assert (got.trace is None) == (arm is Arm.BASELINE)
+            if got.trace is not None:
+                assert set(got.trace.data) == set(TRACE_COLUMNS)
+                assert got.trace.num_tokens == len(got.token_ids)
+
+
+def test_fp32_greedy_arms_are_equal_and_have_no_gap(target: Path, draft: Path) -> None:
+    for drafter in (Drafter("ngram", 4), Drafter("draft_model", 3, model=str(draft))):
+        engine = open_engine(subject(target, drafter=drafter))
+        baseline, candidate = (engine.generate(requests(temperature=0.0), arm) for arm in Arm)
+        assert [g.token_ids for g in baseline] == [g.token_ids for g in candidate]
+        assert [g.text for g in baseline] == [g.text for g in candidate]
+        assert sum(g.stats.num_accepted_tokens for g in candidate) > 0
+        for got in (*baseline, *candidate):
+            assert column(got.rows, "logit_gap").max() < 1e-4
+
+
+def test_distances_are_traced_only_while_calibrating(target: Path) -> None:
+    engine = open_engine(subject(target))
+    hot = ALTERNATIVES.index("hot")
+    first = engine.generate(requests(), Arm.CANDIDATE)
+    engine.calibrating = False
+    later = engine.generate(requests(), Arm.CANDIDATE)
+    assert [g.token_ids for g in first] == [g.token_ids for g in later]
+    assert max(column(g.trace, "tv")[:, hot].max() for g in first) > 0
+    assert max(column(g.trace, "tv").max() for g in later) == 0
+    for a, b in zip(first, later, strict=True):
+        assert a.trace is not None
+        assert b.trace is not None
+        assert a.trace.data["log_ratio"] == b.trace.data["log_ratio"]
+
+
+def test_score_is_the_plain_model(target: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(target).eval()
+    prompt, answer, temperature = [5, 6, 7], [8, 9, 10, 11], 0.6
+    with torch.inference_mode():
+        logits = model(torch.tensor([prompt + answer])).logits[0, 2:-1]
+    shifted = logits + torch.randn(logits.shape, generator=torch.Generator().manual_seed(0))
+    warp = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
+    wanted = [
+        0.5 * (warp(torch.zeros(1, 1), a[None]).softmax(-1) - warp(torch.zeros(1, 1), b[None]).softmax(-1)).abs().sum().item()
+        for a, b in zip(logits, shifted, strict=True)
+    ]
+    rows = score(model, prompt, answer, shifted, temperature)
+    assert np.allclose(column(rows, "row_tv")[:, 0], wanted, atol=1e-5)
+    gaps = (logits.amax(-1) - logits[range(4), answer]).numpy()
+    assert np.allclose(column(rows, "logit_gap")[:, 0], gaps, atol=1e-4)
+    assert column(score(model, prompt, answer, logits, 0.0), "row_tv").max() < 1e-5
+
+
+def test_timing_is_positive_ordered_and_untraced(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = open_engine(subject(target))
+    monkeypatch.setattr("canary.engine.record.Step.keep_rows", None)
+    monkeypatch.setattr("canary.engine.runner.score", None)
+    for arm in Arm:
+        got = engine.time(requests(1, temperature=0.0)[0], arm)
+        assert 0 < got.ttft_seconds <= got.total_seconds
+        assert got.num_tokens > 1
+
+
+def test_bad_requests_end_alone(target: Path) -> None:
+    engine = open_engine(subject(target))
+    good = requests(2)
+    long = replace(good[0].prompt, messages=(Message("user", "x" * 400),))
+    empty = replace(good[0].prompt, messages=(), text="")
+    mixed = [good[0], replace(good[0], prompt=long), replace(good[0], prompt=empty), good[1]]
+    got = engine.generate(mixed, Arm.CANDIDATE)
+    assert [g.finish_reason == "error" for g in got] == [False, True, True, False]
+    assert "context" in (got[1].error or "")
+    assert "no tokens" in (got[2].error or "")
+    assert [got[0].token_ids, got[3].token_ids] == [g.token_ids for g in engine.generate(good, Arm.CANDIDATE)]
+
+
+def test_chat_template_and_plain_text(target: Path) -> None:
+    words = tiny_tokenizer()
+    chat = requests(1)[0].prompt
+    text = words.decode(encode(words, chat))
+    assert text == "<s>user again and again and again</s><s>assistant "
+    plain = replace(chat, messages=(), text="abc")
+    assert words.decode(encode(words, plain)) == "abc"
+
+
+def test_a_template_that_refuses_ends_that_request(target: Path, tmp_path: Path) -> None:
+    words = tiny_tokenizer()
+    words.chat_template = "{{ raise_exception('no') }}"
+    engine = open_engine(subject(save_tiny(tmp_path / "m", tiny_model(), words)))
+    (got,) = engine.generate(requests(1), Arm.BASELINE)
+    assert "cannot be rendered" in (got.error or "")
+
+
+def test_fingerprint_changes_with_whatever_changes_outputs(target: Path, draft: Path, tmp_path: Path) -> None:
+    other_words = tiny_tokenizer()
+    other_words.chat_template += " "
+    variants = [
+        subject(target),
+        subject(draft),
+        subject(target, dtype="bfloat16"),
+        subject(target, drafter=Drafter("ngram", 3)),
+        subject(target, drafter=Drafter("ngram", 4, max_ngram=2)),
+        subject(target, drafter=Drafter("draft_model", 4, model=str(draft))),
+        subject(target, drafter=Drafter("draft_model", 4, model=str(target))),
+        subject(target, fault="resample_from_target"),
+        subject(save_tiny(tmp_path / "words", tiny_model(loopy=True, seed=3), other_words)),
+    ]
+    infos = [open_engine(v).info for v in variants]
+    assert len({i.fingerprint for i in infos}) == len(variants)
+    assert open_engine(variants[0]).info == infos[0]
+    assert [i.drafter_kind for i in infos[4:6]] == [DrafterKind.ONE_HOT, DrafterKind.DENSE]
+    assert [i.exact_rows for i in infos[1:3]] == [True, False]
+
+
+def test_a_fault_reaches_the_candidate_alone(target: Path, draft: Path) -> None:
+    dense = Drafter("draft_model", 4, model=str(draft))
+    for name, drafter in (
+        ("resample_from_target", Drafter("ngram", 4)),
+        ("uniform_zero", dense),
+        ("greedy_draft_softmax_q", dense),
+    ):
+        clean, faulty = (open_engine(subject(target, drafter=drafter, fault=f)) for f in (None, name))
+        base, same = (e.generate(requests(), Arm.BASELINE) for e in (clean, faulty))
+        assert [g.token_ids for g in base] == [g.token_ids for g in same]
+        good, bad = (e.generate(requests(), Arm.CANDIDATE) for e in (clean, faulty))
+        assert [g.token_ids for g in good] != [g.token_ids for g in bad], name
+    with pytest.raises(UsageError, match="nonsense"):
+        open_engine(subject(target, fault="nonsense"))
+    with pytest.raises(UsageError, match="dense"):
+        open_engine(subject(target, fault="greedy_draft_softmax_q"))
+
+
+def test_unusable_subjects_name_their_field(target: Path, tmp_path: Path) -> None:
+    words = tiny_tokenizer()
+    words.chat_template = "other"
+    other = save_tiny(tmp_path / "other", tiny_model(), words)
+    cases = {
+        "missing.*config.json": subject(tmp_path / "missing"),
+        "subject.dtype": subject(target, dtype="float8"),
+        "subject.engine": subject(target, engine="vllm"),
+        "subject.drafter.name": subject(target, drafter=Drafter("medusa", 4)),
+        "num_speculative_tokens": subject(target, drafter=Drafter("ngram", 0)),
+        "max_ngram": subject(target, drafter=Drafter("ngram", 2, max_ngram=0)),
+        "subject.drafter.model: a draft_model": subject(target, drafter=Drafter("draft_model", 2)),
+        "subject.drafter.model: the draft model's chat template": subject(
+            target, drafter=Drafter("draft_model", 2, model=str(other))
+        ),
+    }
+    for words_of_error, what in cases.items():
+        with pytest.raises(ModelError, match=words_of_error):
+            open_engine(what)
+
+
+def test_probe_reports_the_whole_curve(target: Path) -> None:
+    costs = open_engine(subject(target)).probe()
+    assert [(c.batch, c.width) for c in costs] == [(1, w) for w in (1, 2, 3, 5, 9)]
+    assert all(c.milliseconds > 0 for c in costs)
+    assert costs[0].ratio == 1
