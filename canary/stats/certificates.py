@@ -1,0 +1,154 @@
+"""Certificates of the sampled stratum: e-processes against "differs by at least the margin", one per direction (statistics 3.5).
+
+Every direction has to certify (intersection-union), so nothing is corrected for their number. They are needed to advance and
+never remove traffic; a certificate speaks about the directions it names and about no other.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from canary.domain.evidence import GateEvidence
+from canary.domain.pairs import DrafterKind, Pair
+from canary.domain.traffic import Stratum
+from canary.stats import certificate_gates as gates
+from canary.stats import coverage
+from canary.stats.bank import BONUS, active_bursts, active_singles, is_active, log_burst, single_ratios
+from canary.stats.bets import DEGREES, SEEN, Array, column, legendre, log_inverse_bets
+from canary.stats.part import Calibration, Context, Sums, Vector
+from canary.stats.strata import tested_strata
+
+MAX_STRENGTH = 0.95  # lam* where full strength is about the margin or inside it
+BURST_STRENGTH = 0.9  # a wholly corrupted request draws at least this share of its tokens from the alternative
+MAX_STAKE = 0.9  # of a PIT certificate: keeps its factor above 1 - .9 * (1 - 2m)
+
+
+def certified_singles(kind: DrafterKind) -> tuple[str, ...]:
+    """Alternatives with a certificate; the bonus copies are parts of hot and cold and have none of their own."""
+    return tuple(k for k in active_singles(kind) if k not in BONUS)
+
+
+def strength(calibration: Calibration, alternative: str, margin: float) -> float:
+    """lam* = margin / TV_k, the contamination by a_k that shifts the margin, at most .95."""
+    tv = calibration.tv[alternative]
+    return min(margin / tv, MAX_STRENGTH) if tv > 0 else MAX_STRENGTH
+
+
+def pit_directions(kind: DrafterKind) -> tuple[tuple[str, int, int], ...]:
+    """(order, sign, degree) of every PIT certificate.
+
+    One-hot drafts keep a single direction of the q/p order: towards the drafted token, which stands last in it.
+    """
+    by_id = tuple(("pit_id", sign, j) for sign in (1, -1) for j in DEGREES)
+    if is_active("pit_ratio_all_directions", kind):
+        return by_id + tuple(("pit_ratio", sign, j) for sign in (1, -1) for j in DEGREES)
+    return (*by_id, ("pit_ratio", 1, 1))
+
+
+def pit_stake(margin: float, degree: int) -> float:
+    """Stake of a PIT certificate, 2m(2j + 1): the growth-optimal one to first order (statistics 3.5)."""
+    return min(2 * margin * (2 * degree + 1), MAX_STAKE)
+
+
+def log_certificate(log_ratio: Array, lam: float) -> Array:
+    """Per-token log of C_k: -log(1 + lam* (a(x)/p(x) - 1)); an e-process for every contamination from lam* on."""
+    return log_inverse_bets(log_ratio, lam)
+
+
+def log_pit_certificate(values: Array, margin: float, degree: int) -> Array:
+    """Per-token log of 1 - 2m(2j+1)(f - 2m) for a witness f in [-1, 1], against "the mean of f is at least 2m"."""
+    return np.asarray(np.log1p(-pit_stake(margin, degree) * (values - 2 * margin)))
+
+
+def log_request_certificate(log_likelihood: Array, share: float) -> Array:
+    """Per-request log of 1 / (1 - pi + pi * L), against "at least a share pi of requests comes from the alternative"."""
+    return -log_burst(log_likelihood, (share,))[..., 0]
+
+
+class Certificates:
+    """Gates `bank_certificate`, `pit_certificate` and `request_certificate` of the sampled stratum."""
+
+    name = "certificates"
+
+    def directions(self, context: Context) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """Names of the bank, PIT and request certificates."""
+        kind = context.drafter_kind
+        bank = tuple(f"bank:{k}" for k in certified_singles(kind))
+        pit = tuple(f"{order}:{'+' if sign > 0 else '-'}L{j}" for order, sign, j in pit_directions(kind))
+        return bank, pit, tuple(f"request:{k}" for k in active_bursts(kind))
+
+    def names(self, context: Context) -> tuple[str, ...]:
+        """Coverage counts, `seen:k` (tokens on which a_k differs from the target), then the log of every certificate."""
+        bank, pit, request = self.directions(context)
+        seen = tuple(f"seen:{k}" for k in certified_singles(context.drafter_kind))
+        return (*coverage.NAMES, *seen, *bank, *pit, *request)
+
+    def increments(self, context: Context, pair: Pair) -> Vector:
+        """One pair's counts and certificate logs; certificates add nothing while the attempt calibrates."""
+        counts = coverage.increments(context, pair)
+        ratios = single_ratios(context, pair)
+        if ratios is None or context.calibration is None:
+            return np.concatenate([counts, np.zeros(len(self.names(context)) - len(counts))])
+        margin, kind = context.gates.margin, context.drafter_kind
+        singles = certified_singles(kind)
+        seen = [float(np.count_nonzero(np.abs(ratios[k]) > SEEN)) for k in singles]
+        bank = [float(log_certificate(ratios[k], strength(context.calibration, k, margin)).sum()) for k in singles]
+        within = -np.array([log_inverse_bets(ratios[k], BURST_STRENGTH).sum() for k in active_bursts(kind)])
+        request = log_request_certificate(within, context.gates.request_margin)
+        return np.concatenate([counts, seen, bank, self._pit(context, pair), request])
+
+    def _pit(self, context: Context, pair: Pair) -> Vector:
+        trace = pair.candidate.trace
+        assert trace is not None  # `increments` looked
+        witness = {order: legendre(column(trace, order)) for order in ("pit_id", "pit_ratio")}  # [num_tokens, degrees]
+        if not is_active("pit_ratio_all_directions", context.drafter_kind):
+            # Where nothing was drafted no token is preferred, so the witness is 0 there: known before the draw.
+            witness["pit_ratio"] *= column(trace, "drafted")[:, None]
+        return np.array(
+            [
+                float(log_pit_certificate(sign * witness[order][:, j - 1], context.gates.margin, j).sum())
+                for order, sign, j in pit_directions(context.drafter_kind)
+            ]
+        )
+
+    def log_e(self, context: Context, values: Vector) -> dict[str, float]:
+        """The log of every certificate, by its name."""
+        names = self.names(context)
+        first = len(names) - sum(len(group) for group in self.directions(context))
+        return {name: float(value) for name, value in zip(names[first:], values[first:], strict=True)}
+
+    def assess(self, context: Context, sums: Sums) -> list[GateEvidence]:
+        """Three gates; none while sampled requests are below the share that is tested (the match rule leaves them out)."""
+        if Stratum.SAMPLED not in tested_strata(coverage.strata(sums)):
+            return []
+        bank, pit, request = self.directions(context)
+        margin, per_token = context.gates.margin, sums["tokens"] / max(sums["requests"], 1.0)
+        inside, identical = self._skipped(context, sums)
+        # Growth per request under equality, before anything is observed: worst cases of statistics 3.5.
+        least = 2 * margin**2 * per_token
+        growth = dict.fromkeys(bank, least)
+        growth |= {name: least * (2 * int(name[-1]) + 1) for name in pit}
+        growth |= {name: -math.log1p(-context.gates.request_margin) for name in request}
+        skipped: dict[str, list[str]] = {"inside_margin": inside, "equal_on_this_traffic": identical}
+        left_out = {f"bank:{k}" for k in (*inside, *identical)}
+        return [
+            gates.judge(context, sums, gates.BANK, [d for d in bank if d not in left_out], growth, skipped),
+            gates.judge(context, sums, gates.PIT, list(pit), growth, {}),
+            gates.judge(context, sums, gates.REQUEST, self._request_directions(list(request), identical), growth, {}),
+        ]
+
+    def _skipped(self, context: Context, sums: Sums) -> tuple[list[str], list[str]]:
+        """Alternatives without a certificate: inside the margin at full strength; equal to the target on every token so far."""
+        record = context.calibration
+        if record is None:
+            return [], []
+        singles = certified_singles(context.drafter_kind)
+        inside = [k for k in singles if record.tv_upper[k] < context.gates.margin]
+        identical = [k for k in singles if record.tv[k] == 0 and sums[f"seen:{k}"] == 0 and k not in inside]
+        return inside, identical
+
+    def _request_directions(self, request: list[str], identical: list[str]) -> list[str]:
+        """An alternative that equals the target on all traffic cannot take over a request."""
+        return [name for name in request if name.removeprefix("request:") not in identical]
