@@ -1,0 +1,166 @@
+"""`canary rollouts`: where every route stands, why, and its kill switch. Prints what the store says, decides nothing."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from canary.flow.tools import commands, reports
+from canary.wiring import open_store
+
+HELP = """Where every route stands, why, and its kill switch.
+
+Readable commands exit 0 whatever the verdict, also for a killed route; `canary gate` is the one whose code is the verdict.
+An unknown route exits 2, an unreachable database 5.
+"""
+
+app = typer.Typer(help=HELP, no_args_is_help=True)
+
+Route = Annotated[str, typer.Argument(help="The route, as its policy names it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why, in a sentence; kept in the audit log.")]
+Actor = Annotated[str | None, typer.Option("--actor", help="Who; default: your user name.")]
+
+COLOURS = {"pass": "green", "fail": "red", "inconclusive": "yellow", "no_data": "yellow", "error": "magenta", "killed": "red"}
+
+
+@app.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """Every route: state, stage, weight, and the last reason."""
+    with open_store() as store, store.transaction() as tx:
+        found = reports.overview(tx)
+    if as_json:
+        print(json.dumps({"rollouts": found}))
+        return
+    table = Table("route", "state", "stage", "weight", "attempt", "reason", title="Rollouts" if found else "No rollout yet")
+    for row in found:
+        state = "killed" if row["killed"] else str(row["state"])
+        reason = row["kill_reason"] or row["reason"]
+        table.add_row(
+            *(Text(str(v)) for v in (row["route"], state, row["stage"], _percent(row["weight"]), row["attempt"], reason))
+        )
+    _console().print(table)
+
+
+@app.command()
+def show(route: Route, as_json: AsJson = False) -> None:
+    """One route: its rollout, flag, last decision, and newest events."""
+    with open_store() as store, store.transaction() as tx:
+        found: dict[str, Any] = reports.detail(tx, route)
+    if as_json:
+        print(json.dumps(found))
+        return
+    console = _console()
+    facts = Table(show_header=False, title=f"Route {route}", title_justify="left")
+    for name in ("state", "stage", "weight", "killed", "kill_reason", "reason", "attempt", "epoch", "policy_version", "prompts"):
+        facts.add_row(name, Text(_percent(found[name]) if name == "weight" else str(found[name])))
+    console.print(facts)
+    if found["last"]:
+        console.print(Text(f"Last decision: {_decision_line(found['last'])}"))
+    events = Table("at", "event", "actor", "sentence", title="Newest events", title_justify="left")
+    for event in found["audit"]:
+        events.add_row(*(Text(str(event[k] or "")) for k in ("at", "kind", "actor", "sentence")))
+    console.print(events)
+
+
+@app.command()
+def explain(route: Route, as_json: AsJson = False) -> None:
+    """Why the route is where it is: the last decision and every gate behind it."""
+    with open_store() as store, store.transaction() as tx:
+        rollout = commands.rollout_of(tx, route)
+        overview = reports.summary(rollout, tx.flags.get(route))
+        verdict = reports.route_verdict(tx, route)
+        last = reports.last_decision(tx, rollout)
+    if as_json:
+        print(json.dumps({**overview, "verdict": verdict.verdict, "code": verdict.code, "needed": verdict.needed, "last": last}))
+        return
+    console = _console()
+    console.print(Text(f"{route}: {verdict.verdict}", style=COLOURS[verdict.verdict]))
+    console.print(Text(f"state {overview['state']}, stage {overview['stage'] or '-'}, weight {_percent(overview['weight'])}"))
+    if overview["killed"]:
+        console.print(Text(f"killed: {overview['kill_reason'] or overview['reason']}"))
+    if last is None:
+        console.print(Text("No decision yet: no shadow pair has been assessed. Mirror requests to the route and run a worker."))
+        return
+    if last.get("earlier_attempt"):
+        console.print(Text("From an earlier attempt; this one has no decision yet."))
+    console.print(Text(f"decision: {_decision_line(last)}"))
+    console.print(_gates(last["gates"]) if last["gates"] else Text("No gate has been assessed in it."))
+
+
+@app.command()
+def kill(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = False) -> None:
+    """Turn the route's kill switch on: all traffic gets the baseline. A second kill changes nothing."""
+    with open_store() as store:
+        flag = commands.kill(store, route, reason, actor or _user(), time.time())
+    if as_json:
+        print(json.dumps({"route": route, "killed": flag.killed, "kill_reason": flag.kill_reason, "weight": flag.weight}))
+        return
+    print(f"{route} is killed ({flag.kill_reason}). Undo it with: canary rollouts unkill {route} --reason WHY")
+
+
+@app.command()
+def unkill(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = False) -> None:
+    """Undo a kill: the route starts again in shadow, at weight 0, with a new attempt."""
+    with open_store() as store:
+        rollout = commands.unkill(store, route, reason, actor or _user(), time.time())
+    if as_json:
+        print(json.dumps({"route": route, "killed": False, "state": rollout.state.value, "attempt": rollout.attempt}))
+        return
+    print(f"{route} is in {rollout.state.value} again, attempt {rollout.attempt}.")
+
+
+def _console() -> Console:
+    """A console on today's standard output; wide when that is a file, so that nothing is cut."""
+    console = Console()
+    return console if console.is_terminal else Console(width=200)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown user"
+
+
+def _percent(weight: Any) -> str:
+    """Basis points for people."""
+    return f"{weight / 100:g} %"
+
+
+def _decision_line(last: Mapping[str, Any]) -> str:
+    decision = last["decision"]
+    return f"{decision['kind']} ({decision['reason']}): {decision['sentence']}"
+
+
+def _gates(gates: list[dict[str, Any]]) -> Table:
+    table = Table("gate", "verdict", "value", "interval", "threshold", "n", "needed", "sentence", title_justify="left")
+    for gate in gates:
+        verdict = str(gate["verdict"])
+        table.add_row(
+            Text(str(gate["gate"])),
+            Text(verdict, style=COLOURS.get(verdict, "")),
+            _number(gate.get("value")),
+            _interval(gate.get("low"), gate.get("high")),
+            _number(gate.get("threshold")),
+            f"{gate.get('n', 0)} {gate.get('unit', '')}",
+            "-" if gate.get("needed") is None else str(gate["needed"]),
+            Text(str(gate.get("sentence", ""))),
+        )
+    return table
+
+
+def _number(value: Any) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _interval(low: Any, high: Any) -> str:
+    return "-" if low is None and high is None else f"{_number(low)} to {_number(high)}"

@@ -1,0 +1,97 @@
+"""`canary worker`: the process that loads models and runs pairs; there may be many, the lease table is the only truth."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from typing import Annotated
+
+import typer
+
+from canary import telemetry, wiring
+from canary.domain.errors import CanaryError, UsageError
+from canary.domain.policy import Policy
+from canary.flow.attempt import locked_rollout, pinned_policy
+from canary.flow.ports import Observer, ShadowEngine, Store
+from canary.flow.walk.shadow import announce, runnable_routes, shadow_once
+
+IDLE_SECONDS = 0.5
+RETRY_SECONDS = 2.0
+
+
+class Engines:
+    """One engine per subject, opened when a route first needs it."""
+
+    def __init__(self, threads: int | None) -> None:
+        self._threads = threads
+        self._open: dict[str, ShadowEngine] = {}
+
+    def of(self, policy: Policy) -> ShadowEngine:
+        if policy.content_hash not in self._open:
+            self._open[policy.content_hash] = wiring.open_engine(policy, threads=self._threads)
+        return self._open[policy.content_hash]
+
+
+def worker(
+    route: Annotated[list[str] | None, typer.Option(help="Only these routes; repeat for several. Default: all.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Torch threads. Default: torch's own choice.")] = None,
+    until_idle: Annotated[bool, typer.Option(help="End when no route has a prompt left to run.")] = False,
+    log: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Claim mirrored prompts, run baseline and candidate, store the pairs.
+
+    Stops cleanly on Ctrl-C or SIGTERM: leases in hand are given back. A killed worker's leases run out and are claimed again,
+    with the same ordinals and the same random draws.
+    """
+    telemetry.configure(log)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    observer = telemetry.LogObserver()
+    name = f"{socket.gethostname()}:{os.getpid()}"
+    try:
+        with wiring.open_store() as store:
+            _loop(store, Engines(threads), route, name, until_idle, observer)
+    except KeyboardInterrupt:
+        observer.note("worker_stopped", worker=name)
+
+
+def _loop(
+    store: Store, engines: Engines, only: list[str] | None, name: str, until_idle: bool, observer: Observer
+) -> None:
+    announced: dict[str, tuple[str, str, int]] = {}
+    while True:
+        ran = 0
+        with store.transaction() as tx:
+            routes = [r for r in runnable_routes(tx) if not only or r in only]
+        for route in routes:
+            try:
+                ran += _turn(store, engines, route, name, announced, observer)
+            except UsageError:
+                raise
+            except CanaryError as error:
+                observer.note("route_failed", route=route, code=error.code, detail=str(error))
+                time.sleep(RETRY_SECONDS)
+        if not ran:
+            if until_idle:
+                return
+            time.sleep(IDLE_SECONDS)
+
+
+def _turn(
+    store: Store,
+    engines: Engines,
+    route: str,
+    name: str,
+    announced: dict[str, tuple[str, str, int]],
+    observer: Observer,
+) -> int:
+    """One batch of one route, after telling its rollout which engine runs it."""
+    with store.transaction() as tx:
+        rollout = locked_rollout(tx, route)
+        policy = pinned_policy(tx, rollout)
+    engine = engines.of(policy)
+    if announced.get(route) != (engine.info.fingerprint, rollout.epoch, rollout.attempt):
+        rollout = announce(store, route, engine.info, time.time())
+        announced[route] = (engine.info.fingerprint, rollout.epoch, rollout.attempt)
+    return shadow_once(store, route, engine, worker=name, clock=time.time, observer=observer)
