@@ -79,7 +79,9 @@ def open_engine(policy: Policy, *, threads: int | None = None) -> ShadowEngine:
     """
     subject: Subject = policy.subject
     if subject.engine != "own":
-        raise UsageError(f"engine {subject.engine!r} is not one that Canary runs itself", where="subject.engine", remedy="Use `own`.")
+        raise UsageError(
+            f"engine {subject.engine!r} is not one that Canary runs itself", where="subject.engine", remedy="Use `own`."
+        )
     from canary.engine.runner import OwnEngine
 
     return OwnEngine.open(subject, policy.shadow, settings().cache, threads=threads)

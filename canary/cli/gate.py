@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from canary import telemetry, wiring
-from canary.cli.progress import progress_bar, console
+from canary.cli.progress import console, progress_bar
 from canary.domain.errors import ExitCode, UsageError
 from canary.domain.evidence import Evidence
 from canary.domain.traffic import Prompt
@@ -109,7 +109,9 @@ def _as_json(result: GateResult) -> dict[str, object]:
 
 
 def _print(result: GateResult) -> None:
-    table = Table("gate", "verdict", "finding", title=f"{result.code.name.lower()}: {result.decision.sentence}", title_justify="left")
+    table = Table(
+        "gate", "verdict", "finding", title=f"{result.code.name.lower()}: {result.decision.sentence}", title_justify="left"
+    )
     for found in result.evidence.gates if result.evidence else ():
         table.add_row(found.gate, found.verdict.value, found.sentence)
     console.print(table)

@@ -56,9 +56,7 @@ def worker(
         observer.note("worker_stopped", worker=name)
 
 
-def _loop(
-    store: Store, engines: Engines, only: list[str] | None, name: str, until_idle: bool, observer: Observer
-) -> None:
+def _loop(store: Store, engines: Engines, only: list[str] | None, name: str, until_idle: bool, observer: Observer) -> None:
     announced: dict[str, tuple[str, str, int]] = {}
     while True:
         ran = 0

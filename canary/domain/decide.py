@@ -170,9 +170,10 @@ def _resting(facts: Facts) -> tuple[str, str]:
     if rollout.state is State.ARCHIVED:
         return "archived", "The rollout is archived."
     left = rollout.entered_at + facts.policy.limits.cooldown_seconds - facts.now
+    why = rollout.reason.rstrip(".") or "no reason was recorded"
     if left > 0:
-        return "cool_down", f"Rolled back; the next attempt may start in {left:.0f} s: {rollout.reason}"
-    return "rolled_back", f"Rolled back; a retry opens the next attempt: {rollout.reason}"
+        return "cool_down", f"Rolled back; the next attempt may start in {left:.0f} s: {why}."
+    return "rolled_back", f"Rolled back; a retry opens the next attempt: {why}."
 
 
 def _notes(facts: Facts) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from itertools import pairwise
 
 from canary.domain.errors import IdentityError
 from canary.domain.traffic import Stratum
@@ -174,7 +175,7 @@ class DecodeStats:
         if num_tokens != expected:
             raise IdentityError(f"{num_tokens} tokens emitted, but accepted + steps - cut = {expected}")
         per_position = self.accepted_per_position
-        if any(b > a for a, b in zip(per_position, per_position[1:], strict=False)):
+        if any(b > a for a, b in pairwise(per_position)):
             raise IdentityError(f"acceptance per position rises: {per_position}")
 
 

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from canary.domain.errors import ModelError
 from canary.engine import attention
 from canary.engine.cache import RowCache, require_rollback, step_mask
+from canary.engine.packed import pack_linears
 
 
 def with_row_attention(model: PreTrainedModel) -> PreTrainedModel:
@@ -47,6 +48,7 @@ class RowForward:
                 remedy="Choose a model family whose transformers class supports attention backends, such as llama or qwen2.",
             )
         self.view = with_row_attention(model)
+        self.packed_layers = pack_linears(self.view)
         self.device = model.device
         self.num_rows = num_rows
         self.vocab_size = int(config.vocab_size)

@@ -112,8 +112,8 @@ class ClaimStore(Protocol):
     ) -> list[Claim]:
         """Lease pairs of the rollout's attempt, under the rollout's row lock.
 
-        Expired leases come first, with their old ordinals; those past `max_retries` become failed tombstones instead. Then unclaimed
-        prompts get the next ordinals, in order of arrival, below `before_ordinal` (None: no bound).
+        Expired leases come first, with their old ordinals; those past `max_retries` become failed tombstones instead. Then
+        unclaimed prompts get the next ordinals, in order of arrival, below `before_ordinal` (None: no bound).
         """
 
     def heartbeat(self, tokens: Sequence[str], now: float, lease_seconds: float) -> None: ...

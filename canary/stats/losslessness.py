@@ -102,18 +102,33 @@ def judge(
         value=_plain(max(now, peak) if verdict is Verdict.FAIL else now),
         threshold=limit,
         n=num_pairs,
-        details={
-            "log_e": now,
-            "log_e_peak": peak,
-            "page_at": PAGE_AT,
-            "suspect": {"name": name, "code": found.code, "words": found.words, "resembles": found.resembles},
-            "terms": {key: log_e[key] for key in weights(log_e, strata)},
-            "alternatives": [{"name": b.name, "log_wealth": b.log_wealth, "strength": b.strength} for b in diagnosis.leads[:5]],
-            "recovered": diagnosis.recovered,
-            "recovered_impossible": diagnosis.impossible,
-            "pairs": {str(s): int(strata[s]) for s in Stratum},
-        },
+        details=_details(log_e, strata, now, peak, name, diagnosis),
     )
+
+
+def _details(
+    log_e: Mapping[str, float],
+    strata: Mapping[Stratum, float],
+    now: float,
+    peak: float,
+    name: str,
+    diagnosis: Diagnosis,
+) -> dict[str, object]:
+    """The e-value's parts and the leading alternatives; plain JSON values."""
+    found = SUSPECTS[name]
+    return {
+        "log_e": now,
+        "log_e_peak": peak,
+        "page_at": PAGE_AT,
+        "suspect": {"name": name, "code": found.code, "words": found.words, "resembles": found.resembles},
+        "terms": {key: log_e[key] for key in weights(log_e, strata)},
+        "alternatives": [
+            {"name": lead.name, "log_wealth": lead.log_wealth, "strength": lead.strength} for lead in diagnosis.leads[:5]
+        ],
+        "recovered": diagnosis.recovered,
+        "recovered_impossible": diagnosis.impossible,
+        "pairs": {str(s): int(strata[s]) for s in Stratum},
+    }
 
 
 def _plain(log_value: float) -> float:

@@ -56,5 +56,5 @@ def test_later_attempts_have_a_smaller_alpha_that_sums_to_a_bound() -> None:
 
 def test_shadow_runs_where_evidence_is_wanted() -> None:
     wanted = {p for p in PLACES if rollout(p).wants_shadow}
-    assert wanted == {p for p in PLACES if PLACES[p][0] in (State.SHADOW, State.CANARY, State.FULL, State.HELD)}
+    assert wanted == {p for p in PLACES if PLACES[p][0] in (State.PENDING, State.SHADOW, State.CANARY, State.FULL, State.HELD)}
     assert not any(rollout(p, killed=True).wants_shadow for p in PLACES)

@@ -94,9 +94,7 @@ def test_ordinals_wait_for_the_calibration_record(target: Path, engine: ShadowEn
     assert shadow.shadow_once(store, ROUTE, engine, worker="w", clock=clock, observer=QUIET) == 2
 
 
-def test_evidence_is_bit_equal_for_any_split_of_the_fold(
-    target: Path, engine: ShadowEngine, clock: Callable[[], float]
-) -> None:
+def test_evidence_is_bit_equal_for_any_split_of_the_fold(target: Path, engine: ShadowEngine, clock: Callable[[], float]) -> None:
     store, rollout = begin(target, engine, 14)
     assert run_all(store, engine, clock) == 14
     assert json.dumps(folded(store, rollout)) == json.dumps(refolded(store, rollout, target))
@@ -122,7 +120,7 @@ def test_a_pair_has_both_arms_under_its_own_keys(target: Path, engine: ShadowEng
 
 
 def test_a_lost_lease_stores_nothing(target: Path, engine: ShadowEngine, clock: Callable[[], float]) -> None:
-    store, rollout = begin(target, engine, 4)
+    store, _ = begin(target, engine, 4)
     work = shadow.claim(store, ROUTE, worker="slow", now=1.0)
     assert work is not None
     pairs = shadow.run(work, engine, lambda: None)
@@ -136,7 +134,7 @@ def test_a_lost_lease_stores_nothing(target: Path, engine: ShadowEngine, clock: 
 
 
 def test_ctrl_c_gives_leases_back(target: Path, engine: ShadowEngine, clock: Callable[[], float]) -> None:
-    store, rollout = begin(target, engine, 4)
+    store, _ = begin(target, engine, 4)
 
     class Interrupted:
         info = engine.info

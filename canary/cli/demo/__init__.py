@@ -21,7 +21,7 @@ from canary.cli.demo.gateway import Gateway
 from canary.cli.demo.report import RouteView, as_json, final_table, live_table
 from canary.cli.demo.routes import FULL_TOUR, SHORT_TOUR, DemoRoute
 from canary.cli.demo.tour import drive, send, worker_process
-from canary.cli.progress import progress_bar, console
+from canary.cli.progress import console, progress_bar
 from canary.cli.serve import background_server
 from canary.domain.errors import UsageError
 from canary.domain.policy import Policy
@@ -32,7 +32,9 @@ from canary.shipped import shipped
 
 
 def demo(
-    full: Annotated[bool, typer.Option("--full", help="All routes: math, rag, faq, creative and the drill (about 20 minutes).")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="All routes: math, rag, faq, creative and the drill (about 20 minutes).")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Another seed draws other random numbers, in a database of its own.")] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget this seed's earlier run first (its folder only).")] = False,
     as_json_: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,

@@ -36,7 +36,11 @@ def send(base_url: str, route: DemoRoute, seed: int, report: Callable[[int], Non
             f"{base_url}/mirror/v1/{route.name}/chat/completions",
             data=body,
             method="POST",
-            headers={"content-type": "application/json", "x-request-id": f"{route.name}/{request_id}", "x-canary-source": f"demo-{seed}"},
+            headers={
+                "content-type": "application/json",
+                "x-request-id": f"{route.name}/{request_id}",
+                "x-canary-source": f"demo-{seed}",
+            },
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
             if answer.status != 202:
@@ -110,7 +114,8 @@ def drive(
             return
         if worker.poll() is not None:
             raise CanaryError(
-                f"the worker ended with exit code {worker.returncode}", remedy="Its last lines are in worker.log in the demo's folder."
+                f"the worker ended with exit code {worker.returncode}",
+                remedy="Its last lines are in worker.log in the demo's folder.",
             )
         time.sleep(TICK_SECONDS)
 
