@@ -50,7 +50,7 @@ class CanaryError(Exception):
 
     def __str__(self) -> str:
         head = f"{self.where}: {self.detail}" if self.where else self.detail
-        return f"{head} {self.remedy}".strip()
+        return f"{head.rstrip('.')}. {self.remedy}" if self.remedy else head
 
     def problem(self) -> dict[str, object]:
         """The error as an RFC 9457 problem+json object."""

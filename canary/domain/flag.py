@@ -50,7 +50,7 @@ class Snapshot:
     flags: Mapping[str, Flag]
 
     def to_json(self) -> str:
-        """Canonical text (sorted keys), whose hash is an ETag; without `issued_at`, so that nothing changed means the same text."""
+        """Canonical text (sorted keys), whose hash is an ETag; without `issued_at`, it changes with the flags only."""
         body = {
             "version": self.version,
             "flags": {

@@ -1,7 +1,7 @@
 """Linear layers with weights packed once for oneDNN: the same bits in 16 bit, in much less time on a CPU.
 
-The operators are private to torch, so each layer shape is probed first: where they are missing, slower or not bit-equal, the layer
-stays as it is.
+The operators are private to torch, so each layer shape is probed first: where they are missing, slower or not bit-equal, the
+layer stays as it is.
 """
 
 from __future__ import annotations

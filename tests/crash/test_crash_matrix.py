@@ -1,7 +1,7 @@
 """SIGKILL of the worker, the API, Postgres and all of them, at seeded moments of a run on a tiny model in fp32.
 
-Afterwards every accepted prompt is paired exactly once, the evidence equals one uninterrupted fold bit for bit, and the tokens are
-those of a run that nobody disturbed.
+Afterwards every accepted prompt is paired exactly once, the evidence equals one uninterrupted fold bit for bit, and the tokens
+are those of a run that nobody disturbed.
 """
 
 from __future__ import annotations

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from canary.domain.errors import CanaryError
-from canary.domain.evidence import Verdict
 from canary.domain.pairs import Arm, Generation, Pair, Timing
 from canary.domain.policy import Policy
 from canary.domain.rollout import Rollout
 from canary.domain.step import new_epoch
 from canary.flow.attempt import battery, context, engine_of, engine_record, locked_rollout, pinned_policy
+from canary.flow.outlook import Outlook
 from canary.flow.ports import ArmRequest, Claim, EngineInfo, Observer, ShadowEngine, Store, Transaction
 from canary.flow.walk.publish import publish
 from canary.stats.battery import Battery, pack
@@ -24,6 +24,7 @@ from canary.stats.calibration import from_json as calibration_from_json
 from canary.stats.state import State
 
 Clock = Callable[[], float]
+OUTLOOK_LIMIT = 1_000  # stored pairs that a claim looks at before they are folded
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +32,15 @@ class Work:
     """One batch of claims with the battery that its increments belong to.
 
     Args:
+        outlook: says which ordinals are still to be timed.
         calibrating: the batch's ordinals calibrate the attempt.
-        timed: the speed gate is still open, so ordinals are timed.
     """
 
     policy: Policy
     claims: Sequence[Claim]
     battery: Battery
+    outlook: Outlook
     calibrating: bool
-    timed: bool
 
 
 def announce(store: Store, route: str, info: EngineInfo, now: float) -> Rollout:
@@ -76,9 +77,13 @@ def claim(store: Store, route: str, *, worker: str, now: float, limit: int | Non
         record: Any = tx.evidence.get(route, rollout.epoch, rollout.attempt) if rollout.wants_shadow else None
         if record is None:
             return None
+        key = (route, rollout.epoch, rollout.attempt)
         policy = pinned_policy(tx, rollout)
-        stored = tx.evidence.get_calibration(route, rollout.epoch, rollout.attempt)
-        calibration = calibration_from_json(stored) if stored else None
+        frozen = tx.evidence.get_calibration(*key)
+        calibration = calibration_from_json(frozen) if frozen else None
+        built = battery(context(policy, rollout.attempt, engine_of(record["engine"]), calibration))
+        state = State.from_json(record["battery"]) if record["battery"] else built.start()
+        stored = tx.pairs.contiguous(*key, after=state.folded, limit=OUTLOOK_LIMIT)
         claims = tx.claims.claim(
             rollout,
             limit=limit or policy.shadow.batch_size,
@@ -91,17 +96,7 @@ def claim(store: Store, route: str, *, worker: str, now: float, limit: int | Non
         tx.commit()
     if not claims:
         return None
-    ctx = context(policy, rollout.attempt, engine_of(record["engine"]), calibration)
-    built = battery(ctx)
-    return Work(policy, claims, built, calibration is None, _speed_is_open(built, record["battery"]))
-
-
-def _speed_is_open(built: Battery, folded: Any) -> bool:
-    """Whether the folded speed gate still needs timings (statistics 0b.7)."""
-    if folded is None:
-        return True
-    gates = built.assess(State.from_json(folded))
-    return all(g.verdict not in (Verdict.PASS, Verdict.FAIL) for g in gates if g.gate == "speed")
+    return Work(policy, claims, built, Outlook(built, state, stored), calibrating=calibration is None)
 
 
 def give_back(store: Store, claims: Sequence[Claim]) -> None:
@@ -147,10 +142,11 @@ def run(work: Work, engine: ShadowEngine, alive: Callable[[], None]) -> list[Pai
     for at, claimed in enumerate(work.claims):
         baseline, candidate = done[Arm.BASELINE][at], done[Arm.CANDIDATE][at]
         timings: dict[Arm, Timing] = {}
-        if work.timed and not baseline.error and not candidate.error:
+        if work.outlook.wants_timing and not baseline.error and not candidate.error:
             timings = _time(work, engine, at)
             alive()
         pairs.append(_pair(work, claimed, first, baseline, candidate, timings))
+        work.outlook.add(pairs[-1])
     return pairs
 
 
