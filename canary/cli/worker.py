@@ -24,13 +24,18 @@ RETRY_SECONDS = 2.0
 class Engines:
     """One engine per subject, opened when a route first needs it."""
 
-    def __init__(self, threads: int | None) -> None:
+    def __init__(self, threads: int | None, observer: Observer) -> None:
         self._threads = threads
+        self._observer = observer
         self._open: dict[str, ShadowEngine] = {}
 
     def of(self, policy: Policy) -> ShadowEngine:
         if policy.content_hash not in self._open:
-            self._open[policy.content_hash] = wiring.open_engine(policy, threads=self._threads)
+            opened = wiring.open_engine(policy, threads=self._threads)
+            self._observer.note(
+                "engine_ready", route=policy.route, milliseconds_by_batch_and_width=dict(opened.info.verify_costs)
+            )
+            self._open[policy.content_hash] = opened
         return self._open[policy.content_hash]
 
 
@@ -51,7 +56,7 @@ def worker(
     name = f"{socket.gethostname()}:{os.getpid()}"
     try:
         with wiring.open_store() as store:
-            _loop(store, Engines(threads), route, name, until_idle, observer)
+            _loop(store, Engines(threads, observer), route, name, until_idle, observer)
     except KeyboardInterrupt:
         observer.note("worker_stopped", worker=name)
 

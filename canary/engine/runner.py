@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -40,6 +41,7 @@ from canary.flow.ports import ArmRequest, EngineInfo
 
 # Raised whenever sampling, verification, drafting or chat rendering may give other tokens than before.
 PIPELINE_VERSION = 1
+PROBE_REPEATS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,27 @@ class _Loaded:
     tokenizer: PreTrainedTokenizerBase
 
 
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A loaded target, its rows, and what a verification costs on them here and now."""
+
+    loaded: _Loaded
+    rows: RowForward
+    costs: tuple[WidthCost, ...]
+
+
+@lru_cache(maxsize=4)
+def _target(path: Path, digest: str, dtype: str, num_rows: int) -> _Target:
+    """Load a target once per process: routes that share it run one after the other on it.
+
+    Args:
+        digest: of the weights, so that replaced files are loaded anew.
+    """
+    loaded = _Loaded(path, *checkpoints.load(path, dtype))
+    rows = RowForward(loaded.model, num_rows)
+    return _Target(loaded, rows, verify_costs(rows, repeats=PROBE_REPEATS))
+
+
 class OwnEngine:
     """Runs a subject's baseline and candidate; see `flow.ports.ShadowEngine`.
 
@@ -59,18 +82,17 @@ class OwnEngine:
         calibrating: whether traces carry the distances of the alternatives, which calibration needs and later pairs do not.
     """
 
-    def __init__(
-        self, info: EngineInfo, loaded: _Loaded, shadow: Shadow, drafter: Drafter, fault: Fault | None, target: RowForward
-    ) -> None:
+    def __init__(self, info: EngineInfo, target: _Target, shadow: Shadow, drafter: Drafter, fault: Fault | None) -> None:
         self.info = info
         self.calibrating = True
-        self._loaded, self._shadow, self._target = loaded, shadow, target
+        self._loaded, self._shadow = target.loaded, shadow
+        loaded, rows = target.loaded, target.rows
         ends = checkpoints.eos_ids(loaded.model, loaded.tokenizer)
         judge = verify if fault is None else fault.wrap_verify(verify)
         k = info.num_speculative_tokens
         self._decoders = {
-            Arm.BASELINE: Decoder(target, loaded.tokenizer, ends, clock=perf_counter),
-            Arm.CANDIDATE: Decoder(target, loaded.tokenizer, ends, drafter, k, verifier=judge, clock=perf_counter),
+            Arm.BASELINE: Decoder(rows, loaded.tokenizer, ends, clock=perf_counter),
+            Arm.CANDIDATE: Decoder(rows, loaded.tokenizer, ends, drafter, k, verifier=judge, clock=perf_counter),
         }
 
     @classmethod
@@ -105,7 +127,8 @@ class OwnEngine:
         if threads is not None:
             torch.set_num_threads(threads)
         path = checkpoints.prepare(subject.target, cache_dir, progress)
-        loaded = _Loaded(path, *checkpoints.load(path, subject.dtype))
+        target = _target(path, checkpoints.weights_digest(path), subject.dtype, shadow.batch_size)
+        loaded = target.loaded
         build = DRAFTERS.get(subject.drafter.name)
         if build is None:
             raise ModelError(
@@ -114,7 +137,6 @@ class OwnEngine:
                 remedy=f"Use one of: {', '.join(DRAFTERS)}.",
             )
         fault = None if subject.fault is None else get_fault(subject.fault)
-        target = RowForward(loaded.model, shadow.batch_size)
         drawing = draw if fault is None else fault.wrap_draw(draw)
         drafter, facts = build(_Setting(subject, loaded, shadow.batch_size, cache_dir, drawing))
         if fault is not None:
@@ -125,10 +147,11 @@ class OwnEngine:
             drafter_kind=drafter.kind,
             num_speculative_tokens=subject.drafter.num_speculative_tokens,
             exact_rows=subject.dtype == "float32",
-            vocab_size=target.vocab_size,
+            vocab_size=target.rows.vocab_size,
             described=described,
+            verify_costs={f"{c.batch}x{c.width}": round(c.milliseconds, 3) for c in target.costs},
         )
-        return cls(info, loaded, shadow, drafter, fault, target)
+        return cls(info, target, shadow, drafter, fault)
 
     def generate(self, requests: Sequence[ArmRequest], arm: Arm) -> list[Generation]:
         """Run one arm of a batch, traced and scored; a request that cannot run comes back with its `error`."""
@@ -147,10 +170,6 @@ class OwnEngine:
         end = perf_counter()
         first = running.first_at if running.first_at is not None else end
         return Timing(first - start, end - start, len(running.token_ids))
-
-    def probe(self) -> tuple[WidthCost, ...]:
-        """The verify-cost curve of this machine, in a few seconds."""
-        return verify_costs(self._target)
 
     def _job(self, index: int, request: ArmRequest) -> Job:
         params = request.params.clamped(self._shadow.max_tokens)

@@ -77,7 +77,12 @@ def calibrated(ctx: Context, calibration: Calibration) -> Context:
 
 def engine_record(info: EngineInfo) -> dict[str, object]:
     """What an attempt's evidence record keeps of the engine that runs it."""
-    return {**asdict(info), "drafter_kind": info.drafter_kind.value, "described": dict(info.described)}
+    return {
+        **asdict(info),
+        "drafter_kind": info.drafter_kind.value,
+        "described": dict(info.described),
+        "verify_costs": dict(info.verify_costs),
+    }
 
 
 def engine_of(record: Mapping[str, Any]) -> EngineInfo:

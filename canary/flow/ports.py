@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from canary.domain.flag import Flag, Snapshot
@@ -64,6 +64,7 @@ class EngineInfo:
         fingerprint: hash of everything that could change its outputs (DESIGN section 3, *epoch*).
         exact_rows: True where rows are exact enough for the absolute bound (fp32).
         described: the parts of the fingerprint, for people.
+        verify_costs: milliseconds of one target step, by `BATCHxWIDTH`, as probed when the target was loaded.
     """
 
     fingerprint: str
@@ -72,6 +73,7 @@ class EngineInfo:
     exact_rows: bool
     vocab_size: int
     described: Mapping[str, str]
+    verify_costs: Mapping[str, float] = field(default_factory=dict)
 
 
 class ShadowEngine(Protocol):

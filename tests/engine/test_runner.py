@@ -215,7 +215,12 @@ def test_unusable_subjects_name_their_field(target: Path, tmp_path: Path) -> Non
 
 
 def test_probe_reports_the_whole_curve(target: Path) -> None:
-    costs = open_engine(subject(target)).probe()
-    assert [(c.batch, c.width) for c in costs] == [(1, w) for w in (1, 2, 3, 5, 9)]
-    assert all(c.milliseconds > 0 for c in costs)
-    assert costs[0].ratio == 1
+    costs = open_engine(subject(target)).info.verify_costs
+    assert list(costs) == [f"1x{width}" for width in (1, 2, 3, 5, 9)]
+    assert all(milliseconds > 0 for milliseconds in costs.values())
+
+
+def test_one_target_is_loaded_once(target: Path) -> None:
+    one, other = open_engine(subject(target)), open_engine(subject(target, fault="resample_from_target"))
+    assert one._loaded is other._loaded
+    assert one.info.fingerprint != other.info.fingerprint

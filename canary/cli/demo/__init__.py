@@ -18,7 +18,7 @@ from rich.live import Live
 
 from canary import telemetry, wiring
 from canary.cli.demo.gateway import Gateway
-from canary.cli.demo.report import RouteView, as_json, final_table, live_table
+from canary.cli.demo.report import RouteView, as_json, final_table, live_table, sentences
 from canary.cli.demo.routes import FULL_TOUR, SHORT_TOUR, DemoRoute
 from canary.cli.demo.tour import drive, send, worker_process
 from canary.cli.progress import console, progress_bar
@@ -56,7 +56,9 @@ def demo(
     if as_json_:
         print(json.dumps({"seed": seed, "home": str(home), "routes": {r: as_json(v) for r, v in views.items()}}))
     else:
-        Console().print(final_table(views, str(home)))
+        out = Console()
+        out.print(final_table(views))
+        out.print(sentences(views, str(home)))
 
 
 def _run(stack: ExitStack, home: Path, tour: Sequence[DemoRoute], seed: int, *, quiet: bool) -> dict[str, RouteView]:

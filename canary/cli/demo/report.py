@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from canary.domain.decide import Decision
@@ -60,7 +62,9 @@ class RouteView:
 def equivalence(view: RouteView) -> str:
     """Certified, not yet, or killed, in a cell's words."""
     if view.rollout is not None and view.rollout.killed:
-        return f"[red]killed: {view.rollout.reason}[/]"
+        cause = view.rollout.reason.partition(":")[0].replace("_", " ")
+        proof = view.gate("losslessness")
+        return f"[red]killed: {cause}, proven in {proof.n if proof else 0} requests[/]"
     gates = [g for g in view.evidence.gates if g.role is GateRole.EQUIVALENCE] if view.evidence else []
     if not gates:
         return "no data yet"
@@ -101,9 +105,9 @@ def _mean_accepted(view: RouteView) -> str:
 
 def live_table(views: dict[str, RouteView], eta: str) -> Table:
     """The progress display."""
-    table = Table(title=f"shadow running, about {eta} left", title_justify="left", expand=False)
-    for column in ("route", "pairs", "acceptance", "speed-up", "certificates", "stage", "weight", "gateway"):
-        table.add_column(column, no_wrap=True)
+    table = Table(title=f"Shadow running, {eta} left. Ctrl-C loses nothing.", title_justify="left", box=box.SIMPLE)
+    for column in ("route", "pairs", "acceptance", "speed-up", "certificates", "stage", "weight", "candidate traffic"):
+        table.add_column(column)
     for route, view in views.items():
         acceptance = view.gate("acceptance")
         progress = certificate_progress(view)
@@ -115,17 +119,20 @@ def live_table(views: dict[str, RouteView], eta: str) -> Table:
             "-" if progress is None else f"{progress:.0%}",
             view.stage,
             f"{view.weight / 100:g} %",
-            f"{view.share:.0%} candidate",
+            f"{view.share:.0%}",
         )
     return table
 
 
-def final_table(views: dict[str, RouteView], home: str) -> Table:
-    """The result, with the command that shows why."""
+def final_table(views: dict[str, RouteView]) -> Table:
+    """The result, one row a route."""
     title = "Result. A quick look: wide margins, live gates waived, the subject is Canary's own engine on this machine."
-    table = Table(title=title, title_justify="left", show_lines=True)
-    for column in ("route", "stage", "weight", "acceptance", "accepted/draft", "median speed-up", "equivalence", "decision"):
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+    for column in ("route", "stage", "weight"):
+        table.add_column(column, no_wrap=True)
+    for column in ("accepted", "per draft", "speed-up"):
         table.add_column(column, overflow="fold")
+    table.add_column("equivalence", overflow="fold", min_width=22)
     for route, view in views.items():
         acceptance = view.gate("acceptance")
         table.add_row(
@@ -136,11 +143,19 @@ def final_table(views: dict[str, RouteView], home: str) -> Table:
             _mean_accepted(view),
             speed(view),
             equivalence(view),
-            view.decision.sentence if view.decision else "-",
         )
-    table.caption = f"Why: CANARY_HOME={home} canary rollouts explain ROUTE"
-    table.caption_justify = "left"
     return table
+
+
+def sentences(views: dict[str, RouteView], home: str) -> str:
+    """What was decided about each route, in words, and the command that shows why."""
+    lines = []
+    for route, view in views.items():
+        said = view.decision.sentence if view.decision else "nothing yet"
+        if view.rollout is not None and view.rollout.killed:
+            said = view.rollout.reason.partition(": ")[2]
+        lines.append(f"[bold]{route}[/]: {escape(said)}")
+    return "\n".join([*lines, "", f"Why: CANARY_HOME={home} canary rollouts explain ROUTE"])
 
 
 def as_json(view: RouteView) -> dict[str, object]:
