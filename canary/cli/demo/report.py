@@ -74,7 +74,7 @@ def equivalence(view: RouteView) -> str:
         return f"[green]certified at margin {margin:g} over {view.evidence.num_pairs if view.evidence else 0} requests[/]"
     worst = max(lacking, key=lambda g: g.needed or 0)
     more = f"{worst.needed} more requests" if worst.needed else worst.reason
-    return f"not yet: {more} ({worst.gate})"
+    return f"not yet: {more} ({worst.gate.replace('_', ' ')})"
 
 
 def certificate_progress(view: RouteView) -> float | None:
@@ -130,17 +130,15 @@ def final_table(views: dict[str, RouteView]) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
     for column in ("route", "stage", "weight"):
         table.add_column(column, no_wrap=True)
-    for column in ("accepted", "per draft", "speed-up"):
-        table.add_column(column, overflow="fold")
-    table.add_column("equivalence", overflow="fold", min_width=22)
+    for column in ("accepted", "median speed-up", "equivalence"):
+        table.add_column(column)
     for route, view in views.items():
         acceptance = view.gate("acceptance")
         table.add_row(
             route,
             view.stage,
             f"{view.weight / 100:g} %",
-            _number(acceptance.value if acceptance else None),
-            _mean_accepted(view),
+            f"{_number(acceptance.value if acceptance else None, '.0%')}, {_mean_accepted(view)} per draft",
             speed(view),
             equivalence(view),
         )
