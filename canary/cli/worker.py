@@ -42,7 +42,6 @@ class Engines:
 def worker(
     route: Annotated[list[str] | None, typer.Option(help="Only these routes; repeat for several. Default: all.")] = None,
     threads: Annotated[int | None, typer.Option(help="Torch threads. Default: torch's own choice.")] = None,
-    until_idle: Annotated[bool, typer.Option(help="End when no route has a prompt left to run.")] = False,
     log: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Claim mirrored prompts, run baseline and candidate, store the pairs.
@@ -56,29 +55,41 @@ def worker(
     name = f"{socket.gethostname()}:{os.getpid()}"
     try:
         with wiring.open_store() as store:
-            _loop(store, Engines(threads, observer), route, name, until_idle, observer)
+            _loop(store, Engines(threads, observer), route, name, observer)
     except KeyboardInterrupt:
         observer.note("worker_stopped", worker=name)
 
 
-def _loop(store: Store, engines: Engines, only: list[str] | None, name: str, until_idle: bool, observer: Observer) -> None:
+def _loop(store: Store, engines: Engines, only: list[str] | None, name: str, observer: Observer) -> None:
     announced: dict[str, tuple[str, str, int]] = {}
+    resting: dict[str, float] = {}
     while True:
         ran = 0
-        with store.transaction() as tx:
-            routes = [r for r in runnable_routes(tx) if not only or r in only]
+        routes = [r for r in _routes(store, observer) if not only or r in only]
         for route in routes:
+            if time.monotonic() < resting.get(route, 0.0):
+                continue
             try:
                 ran += _turn(store, engines, route, name, announced, observer)
-            except UsageError:
-                raise
             except CanaryError as error:
-                observer.note("route_failed", route=route, code=error.code, detail=str(error))
-                time.sleep(RETRY_SECONDS)
+                if isinstance(error, UsageError) and len(routes) == 1:
+                    raise
+                # One route's broken model or a database that is away must not stop the others.
+                observer.note("route_failed", route=route, code=error.code, detail=str(error), again_in_seconds=RETRY_SECONDS)
+                resting[route] = time.monotonic() + RETRY_SECONDS
         if not ran:
-            if until_idle:
-                return
             time.sleep(IDLE_SECONDS)
+
+
+def _routes(store: Store, observer: Observer) -> list[str]:
+    """Routes that want shadow pairs; none while the database is away."""
+    try:
+        with store.transaction() as tx:
+            return runnable_routes(tx)
+    except CanaryError as error:
+        observer.note("database_away", code=error.code, detail=str(error))
+        time.sleep(RETRY_SECONDS)
+        return []
 
 
 def _turn(
