@@ -22,15 +22,19 @@ class Outlook:
     Args:
         state: as `assess` left it.
         stored: finished ordinals after it, contiguous.
+        drill: the candidate has an injected fault; it never takes traffic, so nobody asks for its speed.
     """
 
-    def __init__(self, battery: Battery, state: State, stored: Sequence[FoldItem]) -> None:
+    def __init__(self, battery: Battery, state: State, stored: Sequence[FoldItem], *, drill: bool) -> None:
         self._battery = battery
         self._state = battery.fold(state, stored)
+        self._drill = drill
 
     @property
     def wants_timing(self) -> bool:
         """Whether the speed gate is still open (statistics 0b.7) and no safety gate has failed: a kill needs no speed."""
+        if self._drill:
+            return False
         gates = {g.gate: g.verdict for g in self._battery.assess(self._state)}
         failed = any(gates.get(name) is Verdict.FAIL for name in ("losslessness", "errors"))
         return not failed and gates["speed"] not in DECIDED

@@ -96,7 +96,8 @@ def claim(store: Store, route: str, *, worker: str, now: float, limit: int | Non
         tx.commit()
     if not claims:
         return None
-    return Work(policy, claims, built, Outlook(built, state, stored), calibrating=calibration is None)
+    outlook = Outlook(built, state, stored, drill=policy.subject.fault is not None)
+    return Work(policy, claims, built, outlook, calibrating=calibration is None)
 
 
 def give_back(store: Store, claims: Sequence[Claim]) -> None:
