@@ -113,8 +113,8 @@ class _Claims(_Repository):
             self.state.leases[claim.pair_id] = _Lease(claim, "leased", now + lease_seconds, now)
         return taken
 
-    def heartbeat(self, tokens: Sequence[str], now: float, lease_seconds: float) -> None:
-        self._change(lambda e: e.claim.token in tokens, lambda e: replace(e, lease_until=now + lease_seconds))
+    def heartbeat(self, tokens: Sequence[str], now: float, lease_seconds: float) -> int:
+        return self._change(lambda e: e.claim.token in tokens, lambda e: replace(e, lease_until=now + lease_seconds))
 
     def release(self, tokens: Sequence[str]) -> None:
         self._change(lambda e: e.claim.token in tokens, lambda e: replace(e, state="released"))
@@ -180,6 +180,9 @@ class _Evidence(_Repository):
 
     def put(self, route: str, epoch: str, attempt: int, state: Mapping[str, object]) -> None:
         self.state.evidence[(route, epoch, attempt)] = json.dumps(state)
+
+    def attempts(self, route: str, epoch: str) -> list[int]:
+        return sorted(attempt for r, e, attempt in self.state.evidence if (r, e) == (route, epoch))
 
     def get_calibration(self, route: str, epoch: str, attempt: int) -> dict[str, object] | None:
         return _loads(self.state.calibrations.get((route, epoch, attempt)))

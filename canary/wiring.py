@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,31 +24,36 @@ def settings() -> Settings:
 
 
 @contextmanager
-def open_database(given: Settings | None = None) -> Iterator[str]:
-    """URL of a migrated database: the configured one, else the embedded server's (started if nobody has, stopped if it was us).
+def open_database(given: Settings | None = None, *, migrate: bool = True) -> Iterator[str]:
+    """URL of a database: the configured one, else the embedded server's (started if nobody has, stopped if it was us).
+
+    Args:
+        migrate: bring it to this version's schema; a command that only reads or kills leaves it as it is.
 
     Raises:
         UnreachableError: the database does not answer or cannot be started.
     """
     from canary.store.embedded import EmbeddedPostgres
     from canary.store.keeper import kept
-    from canary.store.migrate import migrate
+    from canary.store.migrate import migrate as upgrade
 
     chosen = given or settings()
     if chosen.database_url:
-        migrate(chosen.database_url)
+        if migrate:
+            upgrade(chosen.database_url)
         yield chosen.database_url
         return
     with kept(EmbeddedPostgres(chosen.home)) as server:
         url = server.create_database(DATABASE)
-        migrate(url)
+        if migrate:
+            upgrade(url)
         yield url
 
 
 @contextmanager
-def open_store(given: Settings | None = None) -> Iterator[Store]:
-    """A store on a migrated database; see `open_database`."""
-    with open_database(given) as url, store_on(url) as store:
+def open_store(given: Settings | None = None, *, migrate: bool = True) -> Iterator[Store]:
+    """A store on a database; see `open_database`."""
+    with open_database(given, migrate=migrate) as url, store_on(url) as store:
         yield store
 
 
@@ -61,6 +67,15 @@ def store_on(url: str) -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+def housekeeping(store: Store) -> Callable[[], object]:
+    """What the owner of a store does now and then: the coming days' partitions."""
+    from canary.store.unit_of_work import PostgresStore
+
+    if isinstance(store, PostgresStore):
+        return lambda: store.ensure_partitions(datetime.now(UTC).date())
+    return lambda: None
 
 
 def memory_store() -> Store:

@@ -61,7 +61,7 @@ def create_app(
     app.state.flags = cache
     problems.install(app, observer)
     _flags(app, cache)
-    _rollouts(app, store)
+    _rollouts(app, store, clock)
     _kill_switch(app, store, cache, clock)
     return app
 
@@ -89,7 +89,7 @@ def _matches(header: str, etag: str) -> bool:
     return header.strip() == "*" or etag in (tag.strip().removeprefix("W/") for tag in header.split(","))
 
 
-def _rollouts(app: FastAPI, store: Store) -> None:
+def _rollouts(app: FastAPI, store: Store, clock: Callable[[], float]) -> None:
     @app.get("/api/v1/rollouts")
     def rollouts() -> dict[str, object]:
         """Every route's rollout and flag."""
@@ -106,7 +106,7 @@ def _rollouts(app: FastAPI, store: Store) -> None:
     def verdict(route: str) -> dict[str, object]:
         """One small object for CI and rollout controllers; always 200 when the route exists."""
         with store.transaction() as tx:
-            return asdict(reports.route_verdict(tx, route))
+            return asdict(reports.route_verdict(tx, route, clock()))
 
 
 def _kill_switch(app: FastAPI, store: Store, cache: FlagCache, clock: Callable[[], float]) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
+import traceback
+from typing import NoReturn
 
 import typer
+from pydantic import ValidationError
 
 from canary import __version__
 from canary.cli import demo, gate, models, policy, rollouts, serve, worker
-from canary.domain.errors import CanaryError
+from canary.domain.errors import CanaryError, ExitCode
+
+EX_SOFTWARE = 70  # of sysexits.h: a bug, which is neither a failed gate nor a missing database
 
 app = typer.Typer(
     name="canary",
@@ -33,9 +38,22 @@ def version() -> None:
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one sentence on standard error and its own exit code."""
+    """Run the command line; an error is one sentence on standard error, with an exit code that no verdict has."""
     try:
         app()
     except CanaryError as error:
-        print(f"canary: {error}", file=sys.stderr)
-        sys.exit(int(error.exit_code))
+        _end(str(error), error.exit_code)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = "CANARY_" + "_".join(str(part) for part in first["loc"]).upper()
+        _end(f"{name}: {first['msg']}, got {first['input']!r}", ExitCode.USAGE)
+    except OSError as error:
+        _end(f"{error.filename or 'the system'}: {error.strerror or error}", ExitCode.UNREACHABLE)
+    except Exception:
+        traceback.print_exc()
+        _end("this is a bug in Canary; please report the lines above", EX_SOFTWARE)
+
+
+def _end(sentence: str, code: int) -> NoReturn:
+    print(f"canary: {sentence}", file=sys.stderr)
+    sys.exit(int(code))

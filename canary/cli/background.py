@@ -6,6 +6,7 @@ Neither may take the server down: a failure is noted and tried again.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from canary.domain.errors import CanaryError
 from canary.flow.ports import Observer, Store
 
 TICK_SECONDS = 1.0
+HOUSEKEEPING_SECONDS = 3_600.0
 FIRST_RESTART_SECONDS = 1.0
 LAST_RESTART_SECONDS = 60.0
 HEALTHY_SECONDS = 60.0
@@ -34,9 +36,20 @@ class ControlLoop:
     Args:
         tick: `flow.walk.control.tick`.
         seconds: pause between rounds.
+        housekeeping: called at the start and then once an hour.
     """
 
-    def __init__(self, store: Store, observer: Observer, tick: Tick, *, seconds: float = TICK_SECONDS) -> None:
+    def __init__(
+        self,
+        store: Store,
+        observer: Observer,
+        tick: Tick,
+        *,
+        seconds: float = TICK_SECONDS,
+        housekeeping: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._housekeeping = housekeeping
+        self._kept_at = -math.inf
         self._store = store
         self._observer = observer
         self._tick = tick
@@ -57,6 +70,9 @@ class ControlLoop:
     def round(self) -> None:
         """Tick every route once; one route's failure does not reach the others."""
         try:
+            if time.monotonic() - self._kept_at > HOUSEKEEPING_SECONDS:
+                self._housekeeping()
+                self._kept_at = time.monotonic()
             with self._store.transaction() as tx:
                 routes = [rollout.route for rollout in tx.rollouts.list()]
         except CanaryError as error:
@@ -134,7 +150,7 @@ class WorkerProcess:
                     return
                 # The kernel's parent-death signal follows the thread that started the child: this one, which outlives it.
                 self._child = subprocess.Popen(
-                    self._command, env=self._environment, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent
+                    self._command, env=self._environment, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent
                 )
             code = self._child.wait()
             if self._stopping.is_set():
@@ -146,7 +162,7 @@ class WorkerProcess:
             self._stopping.wait(pause)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """In the child: end with the server, even if the server is killed."""
     if _LIBC is not None:
         _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

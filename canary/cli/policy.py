@@ -17,6 +17,7 @@ from rich.text import Text
 
 from canary import wiring
 from canary.domain.errors import CanaryError, ExitCode, PolicyError
+from canary.domain.policy import Policy
 from canary.flow.tools import policy_files
 from canary.flow.tools.apply import apply_policy
 from canary.flow.tools.case_files import cases_path
@@ -44,13 +45,17 @@ def validate(paths: Paths, as_json: AsJson = False) -> None:
     """Check that policy files are legal.
 
     Unknown keys, a margin of 0, a number that is none and stages that do not fit together are refused, with the line, the column
-    and what to write instead. Nothing is stored. Exit code 2 if any file is wrong.
+    and what to write instead. What a legal policy asks for and this version does not do yet is a warning. Nothing is stored.
+    Exit code 2 if any file is wrong; warnings change no exit code.
     """
-    found, failed = _each(paths, lambda p: {"route": (chosen := policy_files.load(p)).route, "content_hash": chosen.content_hash})
+    found, failed = _each(paths, _checked)
     if as_json:
         print(json.dumps({"ok": not failed, "policies": found}))
     else:
         _print(found, lambda f: f"legal: route {f['route']}, content hash {f['content_hash'][:12]}")
+        for item in found:
+            for warning in item.get("warnings", ()):
+                print(f"{item['file']}: warning: {warning}", file=sys.stderr)
     raise typer.Exit(int(ExitCode.USAGE if failed else ExitCode.PASS))
 
 
@@ -105,6 +110,33 @@ def apply(
 def schema() -> None:
     """Print the JSON Schema of policy files, for editors and other tools."""
     print(json.dumps(policy_files.schema(), indent=2))
+
+
+def _checked(path: Path) -> dict[str, Any]:
+    """What `validate` says about a legal policy.
+
+    Raises:
+        PolicyError: it is not legal.
+    """
+    policy = policy_files.load(path)
+    return {"route": policy.route, "content_hash": policy.content_hash, "warnings": not_in_this_version(policy)}
+
+
+def not_in_this_version(policy: Policy) -> list[str]:
+    """What a policy asks for and this version does not do yet, one sentence each (`canary/docs/policy.md` says the same)."""
+    found = []
+    if policy.economy == "restart":
+        found.append(
+            "economy is restart (the default), but this version carries the shadow's speed and acceptance through every stage "
+            "all the same. Write `economy: carry`."
+        )
+    for stage in policy.stages:
+        if stage.live:
+            found.append(
+                f"stages.{stage.name}.live is [{', '.join(stage.live)}], but this version reads no live observation yet, so the "
+                "stage never has this data and ends by no_data. Write `live: waived` with a `why`."
+            )
+    return found
 
 
 def _apply(files: Sequence[Path], actor: str) -> list[dict[str, Any]]:

@@ -1,4 +1,7 @@
-"""`canary rollouts`: where every route stands, why, and its kill switch. Prints what the store says, decides nothing."""
+"""`canary rollouts`: where every route stands, why, and what a person may order. Prints what the store says, decides nothing.
+
+Reading and killing leave the database's schema alone: neither may wait for a migration, nor surprise a newer service with one.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from canary.domain.rollout import Rollout
 from canary.flow.tools import commands, reports
 from canary.wiring import open_store
 
-HELP = """Where every route stands, why, and its kill switch.
+HELP = """Where every route stands, why, and what a person may order.
 
 Readable commands exit 0 whatever the verdict, also for a killed route; `canary gate` is the one whose code is the verdict.
-An unknown route exits 2, an unreachable database 5.
+An unknown route exits 2, an unreachable database or an order that does not fit the rollout's state 5, a killed route's resume or
+retry 6.
 """
 
 app = typer.Typer(help=HELP, no_args_is_help=True)
@@ -35,7 +40,7 @@ COLOURS = {"pass": "green", "fail": "red", "inconclusive": "yellow", "no_data": 
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
     """Every route: state, stage, weight, and the last reason."""
-    with open_store() as store, store.transaction() as tx:
+    with open_store(migrate=False) as store, store.transaction() as tx:
         found = reports.overview(tx)
     if as_json:
         print(json.dumps({"rollouts": found}))
@@ -53,7 +58,7 @@ def list_(as_json: AsJson = False) -> None:
 @app.command()
 def show(route: Route, as_json: AsJson = False) -> None:
     """One route: its rollout, flag, last decision, and newest events."""
-    with open_store() as store, store.transaction() as tx:
+    with open_store(migrate=False) as store, store.transaction() as tx:
         found: dict[str, Any] = reports.detail(tx, route)
     if as_json:
         print(json.dumps(found))
@@ -74,10 +79,10 @@ def show(route: Route, as_json: AsJson = False) -> None:
 @app.command()
 def explain(route: Route, as_json: AsJson = False) -> None:
     """Why the route is where it is: the last decision and every gate behind it."""
-    with open_store() as store, store.transaction() as tx:
+    with open_store(migrate=False) as store, store.transaction() as tx:
         rollout = commands.rollout_of(tx, route)
         overview = reports.summary(rollout, tx.flags.get(route))
-        verdict = reports.route_verdict(tx, route)
+        verdict = reports.route_verdict(tx, route, time.time())
         last = reports.last_decision(tx, rollout)
     if as_json:
         print(json.dumps({**overview, "verdict": verdict.verdict, "code": verdict.code, "needed": verdict.needed, "last": last}))
@@ -99,7 +104,7 @@ def explain(route: Route, as_json: AsJson = False) -> None:
 @app.command()
 def kill(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = False) -> None:
     """Turn the route's kill switch on: all traffic gets the baseline. A second kill changes nothing."""
-    with open_store() as store:
+    with open_store(migrate=False) as store:
         flag = commands.kill(store, route, reason, actor or _user(), time.time())
     if as_json:
         print(json.dumps({"route": route, "killed": flag.killed, "kill_reason": flag.kill_reason, "weight": flag.weight}))
@@ -112,10 +117,34 @@ def unkill(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = 
     """Undo a kill: the route starts again in shadow, at weight 0, with a new attempt."""
     with open_store() as store:
         rollout = commands.unkill(store, route, reason, actor or _user(), time.time())
+    _print_order(rollout, as_json)
+
+
+@app.command()
+def resume(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = False) -> None:
+    """Let a held rollout go on in the stage where it stopped; its evidence and weight stay, its clocks start again.
+
+    What held it holds it again if nothing has changed; a shadow that has used up its requests needs `retry`.
+    """
+    with open_store() as store:
+        rollout = commands.resume(store, route, reason, actor or _user(), time.time())
+    _print_order(rollout, as_json)
+
+
+@app.command()
+def retry(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = False) -> None:
+    """Open the next attempt of a held or rolled back rollout: shadow, weight 0, no evidence; a cool-down is waited for."""
+    with open_store() as store:
+        rollout = commands.retry(store, route, reason, actor or _user(), time.time())
+    _print_order(rollout, as_json)
+
+
+def _print_order(rollout: Rollout, as_json: bool) -> None:
+    state = rollout.state.value
     if as_json:
-        print(json.dumps({"route": route, "killed": False, "state": rollout.state.value, "attempt": rollout.attempt}))
+        print(json.dumps({"route": rollout.route, "killed": rollout.killed, "state": state, "attempt": rollout.attempt}))
         return
-    print(f"{route} is in {rollout.state.value} again, attempt {rollout.attempt}.")
+    print(f"{rollout.route} is in {state} again, attempt {rollout.attempt}.")
 
 
 def _console() -> Console:

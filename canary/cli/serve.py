@@ -26,7 +26,7 @@ from canary.domain.errors import UnreachableError, UsageError
 from canary.edge.listener import PREFIX, MirrorListener
 from canary.flow.ports import Observer, Store
 from canary.flow.walk.control import tick
-from canary.wiring import open_database, settings, store_on
+from canary.wiring import housekeeping, open_database, settings, store_on
 
 BACKLOG = 512
 SHUTDOWN_SECONDS = 10
@@ -153,7 +153,7 @@ def _url(listening: socket.socket) -> str:
 
 def _run(store: Store, chosen: Settings, listening: socket.socket, observer: Observer, with_worker: bool) -> None:
     mirror = MirrorListener(store, observer, max_body=chosen.max_body_bytes)
-    loop = ControlLoop(store, observer, tick)
+    loop = ControlLoop(store, observer, tick, housekeeping=housekeeping(store))
     child = WorkerProcess(worker_command(), worker_environment(str(chosen.home), chosen.database_url or ""), observer)
     mirror.start()
     try:

@@ -84,7 +84,7 @@ def decide(
         notes=_notes(facts),
         page=action.page,
         ramp=action.ramp,
-        healthy=row.number >= 8 and not facts.could_not_measure,
+        healthy=row.number >= 8 and not facts.missing_data and not facts.could_not_measure,
         could_not_measure=facts.could_not_measure,
     )
 
@@ -144,7 +144,8 @@ def _sentence(facts: Facts, row: Row, kind: Kind, gate: GateEvidence | None) -> 
         "waited_too_long": f"Inconclusive for over {limits.max_hold_seconds:.0f} s in stage {stage}: {_lacking(facts)}",
         "not_yet": f"Not yet: {_lacking(facts)}",
         "baking": f"All gates pass; {facts.baking:.3g} s of {facts.stage.bake_seconds:.3g} s in stage {stage} are still to bake",
-        "drill_not_caught": f"The injected fault {facts.policy.subject.fault} was not caught; a drill never takes traffic",
+        "drill_not_caught": f"The injected fault {facts.policy.subject.fault} was not caught in {facts.num_pairs} requests, "
+        "so a pass proves nothing; a drill never takes traffic",
         "all_pass": f"All {len(facts.gates)} gates pass over {facts.num_pairs} pairs" + watching,
     }
     tail = "; held until a person resumes" if kind is Kind.HOLD and facts.rollout.state is State.HELD else ""

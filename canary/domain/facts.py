@@ -1,7 +1,7 @@
 """What the truth table asks about: one rollout's situation, computed once from the evidence, the policy and the clock.
 
 Doubt is resolved here and always towards less: evidence of another epoch or attempt counts as none, a missing gate has no data,
-and what an engine that is not the subject found is never proof.
+and what an engine that is not the subject found is never proof. A drill's economy is no question: it never takes traffic.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Facts:
     """One assessment's situation.
 
     Args:
-        gates: as found, with what is not about the subject turned to inconclusive; empty without evidence of this attempt.
+        gates: as found, with what is not about the subject turned to inconclusive, and without a drill's economy, which nobody
+            times; empty without evidence of this attempt.
         missing: required gates that do not pass, most needed first.
         age: seconds since the newest pair; None without one.
         stale: there is no pair at all or none young enough.
@@ -68,10 +69,12 @@ class Facts:
         if evidence is not None and (evidence.epoch, evidence.attempt) != (rollout.epoch, rollout.attempt):
             evidence = None
         stage = stage_of(rollout, policy)
-        gates = tuple(_about_subject(g, evidence) for g in evidence.gates) if evidence else ()
+        drill = policy.subject.fault is not None
+        asked = [g for g in evidence.gates if not (drill and g.role is GateRole.ECONOMY)] if evidence else []
+        gates = tuple(_about_subject(g, evidence) for g in asked) if evidence else ()
         newest = evidence.newest_pair_at if evidence and evidence.num_pairs else None
         age = None if newest is None else now - newest
-        missing = _missing(gates, stage)
+        missing = _missing(gates, stage, drill=drill)
         stale = age is None or age > policy.limits.fresh_seconds
         since = max(rollout.entered_at, newest or 0.0) if stale else rollout.entered_at
         num_pairs = evidence.num_pairs if evidence else 0
@@ -147,10 +150,11 @@ def _about_subject(gate: GateEvidence, evidence: Evidence) -> GateEvidence:
     return replace(gate, verdict=Verdict.INCONCLUSIVE, reason="not_the_subject", sentence=sentence, needed=None)
 
 
-def _missing(gates: Sequence[GateEvidence], stage: Stage) -> tuple[Missing, ...]:
+def _missing(gates: Sequence[GateEvidence], stage: Stage, *, drill: bool) -> tuple[Missing, ...]:
     """Gates present that do not pass, and required ones that are absent."""
+    required = {name: role for name, role in REQUIRED_GATES.items() if not (drill and role is GateRole.ECONOMY)}
     lacking = [Missing(g.gate, g.verdict, g.reason, g.needed, g.unit) for g in gates if g.verdict is not Verdict.PASS]
-    absent = [name for name, role in REQUIRED_GATES.items() if not any(g.gate == name and g.role is role for g in gates)]
+    absent = [name for name, role in required.items() if not any(g.gate == name and g.role is role for g in gates)]
     if not any(g.role is GateRole.EQUIVALENCE for g in gates):
         absent.append(GateRole.EQUIVALENCE.value)
     live = {g.gate for g in gates if g.source is Source.LIVE}

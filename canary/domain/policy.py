@@ -225,11 +225,11 @@ class Policy:
                 where="gates.gap_floor",
                 remedy="The rate that kills must be below the rate that promotion excludes.",
             )
-        if gates.row_margin > gates.tau_row:
+        if gates.row_margin >= gates.tau_row:
             raise PolicyError(
-                f"row_margin {gates.row_margin} is above tau_row {gates.tau_row}",
+                f"row_margin {gates.row_margin} is not below tau_row {gates.tau_row}",
                 where="gates.row_margin",
-                remedy="Row distances are clipped at tau_row, so a larger margin excludes nothing.",
+                remedy="Row distances are clipped at tau_row, so a margin from there on excludes nothing.",
             )
         if self.shadow.calibration_requests >= limits.max_requests:
             raise PolicyError(

@@ -66,21 +66,27 @@ def step(rollout: Rollout, policy: Policy, decision: Decision, now: float) -> St
     return _written(rollout, new, policy, now, decision.kind.value, decision.reason)
 
 
-def new_epoch(rollout: Rollout, epoch: str, policy: Policy, now: float) -> Step:
+def new_epoch(rollout: Rollout, epoch: str, policy: Policy, now: float, *, attempt: int = 1) -> Step:
     """An engine announced an epoch; the first starts the shadow, an unplanned change takes traffic off by the policy's rules.
 
     Args:
         epoch: fingerprint of the subject as it runs now.
+        attempt: the one to open in it; above 1 where the route has been in this epoch before.
+
+    Raises:
+        UsageError: the epoch is empty.
     """
     if not epoch:
         raise UsageError("an epoch must not be empty", where=f"rollouts/{rollout.route}")
     if rollout.state is State.PENDING or (rollout.state is State.SHADOW and not rollout.epoch):
-        new = replace(_enter(rollout, policy, 0, now), epoch=epoch, reason=f"shadow: epoch {epoch} was announced")
+        begun = _enter(rollout, policy, 0, now)
+        why = f"shadow: epoch {epoch} was announced"
+        new = replace(begun, epoch=epoch, attempt=max(rollout.attempt, attempt), reason=why)
         return _written(rollout, new, policy, now, "new_epoch", "announced")
     if rollout.epoch == epoch or rollout.state is State.ARCHIVED:
         return _written(rollout, rollout, policy, now, "new_epoch", "unchanged")
     why = f"epoch_changed: the subject changed from {rollout.epoch or 'nothing'} to {epoch}; evidence starts again"
-    new = replace(rollout, epoch=epoch, attempt=1, baked_seconds=0.0, errors=0, assessed_at=None)
+    new = replace(rollout, epoch=epoch, attempt=attempt, baked_seconds=0.0, errors=0, assessed_at=None)
     weight = policy.stages[rollout.stage].weight
     if rollout.killed or rollout.state is State.ROLLED_BACK:
         pass
@@ -156,13 +162,17 @@ def weight_of(rollout: Rollout, policy: Policy, now: float) -> int:
 
 
 def _assessed(rollout: Rollout, policy: Policy, decision: Decision, now: float) -> Rollout:
-    """Move the clocks: the bake counts healthy intervals between assessments, and of a gap at most `bake_gap_seconds`."""
+    """Move the clocks: the bake counts healthy intervals between assessments, and of a gap at most `bake_gap_seconds`.
+
+    `assessed_at` never goes back: two control loops whose clocks differ would otherwise count the same seconds again and again.
+    """
     baked = rollout.baked_seconds
     if decision.healthy and rollout.assessed_at is not None and rollout.state in (State.SHADOW, State.CANARY, State.FULL):
         baked += min(max(0.0, now - rollout.assessed_at), policy.limits.bake_gap_seconds)
     measured = decision.row not in (1, 7)
     errors = rollout.errors + 1 if decision.could_not_measure else 0 if measured else rollout.errors
-    return replace(rollout, assessed_at=now, baked_seconds=baked, errors=errors)
+    assessed_at = now if rollout.assessed_at is None else max(now, rollout.assessed_at)
+    return replace(rollout, assessed_at=assessed_at, baked_seconds=baked, errors=errors)
 
 
 def _enter(rollout: Rollout, policy: Policy, stage: int, now: float) -> Rollout:

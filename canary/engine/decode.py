@@ -17,7 +17,7 @@ from canary.engine.drafters.base import Drafter, Proposal, Round
 from canary.engine.forward import RowForward
 from canary.engine.record import Draws, Record, Step
 from canary.engine.requests import Job, Running, Words
-from canary.engine.sampling import Rows
+from canary.engine.rows import Rows
 from canary.engine.streams import Stream
 from canary.engine.verify import Verify, verify, verify_greedy
 

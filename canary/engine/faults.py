@@ -1,6 +1,7 @@
 """Known bugs of real engines, as wrappers, for drills and tests: a drill that is not caught means that a pass proves nothing.
 
-A fault reaches an engine only by name through `wiring`; no policy can ask for one, and its name is part of the epoch.
+A fault reaches an engine only by name, as the subject of a drill's policy; its name is part of the epoch, and a drill never takes
+traffic.
 """
 
 from __future__ import annotations

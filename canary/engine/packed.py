@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-PROBED_ROWS = (1, 5, 8, 40)  # one row alone, a verification, a batch, a verified batch
+PROBED_ROWS = (1, 2, 3, 5, 8, 16, 40, 100, 256)  # rows alone, verifications, batches, verified batches, prefills
+PACKED_FOR_ROWS = 8  # the operator's hint
 REPEATS = 5
 
 
@@ -28,7 +29,7 @@ class PackedLinear(nn.Module):
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), max(PROBED_ROWS))
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), PACKED_FOR_ROWS)
         self._bias = None if bias is None else bias.detach()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [..., in] -> [..., out]

@@ -13,7 +13,8 @@ import torch
 from canary.domain.pairs import Columns
 from canary.engine import trace
 from canary.engine.drafters.base import Proposal
-from canary.engine.sampling import INVALID, Rows, unfiltered
+from canary.engine.rows import Rows
+from canary.engine.sampling import INVALID, unfiltered
 from canary.engine.verify import Verified
 
 
@@ -23,11 +24,13 @@ class Record:
 
     Args:
         logits: raw target rows of the emitted tokens, step by step, [tokens, V] each, in the model's dtype.
+        processed: the rows that they were drawn from, likewise; empty for greedy requests.
         previous: processed row of the last emitted token, [V]; None before the first.
         parts: trace columns, step by step.
     """
 
     logits: list[torch.Tensor] = field(default_factory=list)
+    processed: list[torch.Tensor] = field(default_factory=list)
     previous: torch.Tensor | None = None
     parts: list[dict[str, torch.Tensor]] = field(default_factory=list)
 
@@ -35,13 +38,17 @@ class Record:
         """All kept raw rows, [tokens, V]."""
         return torch.cat(self.logits)
 
+    def processed_rows(self) -> torch.Tensor | None:
+        """All kept processed rows, [tokens, V]; None where not every token has one."""
+        return torch.cat(self.processed) if len(self.processed) == len(self.logits) else None
+
     def columns(self) -> Columns:
         """The whole trace, packed."""
         return trace.pack({name: torch.cat([part[name] for part in self.parts]) for name in self.parts[0]})
 
     def clear(self) -> None:
         """Let the rows go."""
-        self.logits, self.previous, self.parts = [], None, []
+        self.logits, self.processed, self.previous, self.parts = [], [], None, []
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +104,12 @@ class Step:
         ]
 
     def keep_rows(self, records: Sequence[Record], counts: Sequence[int]) -> None:
-        """Keep the raw rows of each request's first `counts` columns: the tokens that it emitted."""
+        """Keep the rows of each request's first `counts` columns: the tokens that it emitted."""
         for i, (record, count) in enumerate(zip(records, counts, strict=True)):
             if count:
                 record.logits.append(self.logits[i, :count].clone())
+                if self.draws is not None:
+                    record.processed.append(self.draws.probs[i, :count].clone())
 
     def trace(self, records: Sequence[Record], counts: Sequence[int], *, want_tv: bool) -> None:
         """Add the round's trace columns to each request that emitted something."""

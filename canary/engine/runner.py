@@ -183,8 +183,8 @@ class OwnEngine:
         job, failed = running.job, running.error is not None
         trace = rows = None
         if not failed and running.record is not None:
-            temperature = job.params.temperature
-            rows = score(self._loaded.model, job.token_ids, running.token_ids, running.record.rows(), temperature)
+            kept = running.record
+            rows = score(self._loaded.model, job.token_ids, running.token_ids, kept.rows(), job.params, kept.processed_rows())
             trace = running.record.columns() if arm is Arm.CANDIDATE else None
             running.record.clear()
         decoder = self._decoders[arm]

@@ -9,15 +9,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from transformers import PreTrainedModel, TemperatureLogitsWarper
+from transformers import LogitsProcessorList, PreTrainedModel, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from canary.domain.pairs import Columns
+from canary.domain.traffic import SamplingParams
 from canary.engine import trace
+
+# A processed row farther than this from transformers' processing of the very same raw row is no rounding: ties at the edge of a
+# nucleus may fall either way in 16 bit, which moves one token's mass; a skipped temperature or filter moves a tenth and more.
+PROCESSING_TOLERANCE = 0.05
 
 
 @torch.inference_mode()
 def score(
-    model: PreTrainedModel, prompt_ids: Sequence[int], token_ids: Sequence[int], engine_logits: torch.Tensor, temperature: float
+    model: PreTrainedModel,
+    prompt_ids: Sequence[int],
+    token_ids: Sequence[int],
+    engine_logits: torch.Tensor,
+    params: SamplingParams,
+    processed: torch.Tensor | None = None,
 ) -> Columns:
     """Compare the engine's rows with the reference's.
 
@@ -26,17 +36,32 @@ def score(
         prompt_ids: at least one token.
         token_ids: the answer, T tokens.
         engine_logits: raw rows that the answer's tokens came from, [T, V].
-        temperature: of the request; 0 (greedy) compares at temperature 1.
+        params: of the request; greedy compares at temperature 1.
+        processed: the rows that the tokens were drawn from, [T, V]; None for greedy requests.
 
     Returns:
         `ROW_COLUMNS`: total variation between the two softmax rows at the temperature, and the reference's largest logit minus
-        that of the emitted token.
+        that of the emitted token. A token whose processed row is not what transformers makes of the same raw row has distance 1.
     """
     if not token_ids:
         return trace.pack({"row_tv": torch.zeros(0), "logit_gap": torch.zeros(0)})
     ids = torch.tensor([[*prompt_ids, *token_ids[:-1]]], device=model.device)
     logits = model(input_ids=ids, use_cache=False, logits_to_keep=len(token_ids)).logits[0].float()  # [T, V]
-    warp = TemperatureLogitsWarper(float(temperature) if temperature > 0 else 1.0)
-    reference, engine = (warp(ids, rows).softmax(-1) for rows in (logits, engine_logits.float()))
+    engine = engine_logits.float()
+    warp = TemperatureLogitsWarper(float(params.temperature) if params.temperature > 0 else 1.0)
+    distance = trace.row_distance(warp(ids, engine).softmax(-1), warp(ids, logits).softmax(-1))  # [T]
+    if processed is not None and params.temperature > 0:
+        expected = _processors(params)(ids, engine).softmax(-1)
+        distance[trace.row_distance(processed.float(), expected) > PROCESSING_TOLERANCE] = 1.0
     gap = trace.logit_gap(logits, torch.tensor(list(token_ids), device=logits.device))
-    return trace.pack({"row_tv": trace.row_distance(engine, reference), "logit_gap": gap})
+    return trace.pack({"row_tv": distance, "logit_gap": gap})
+
+
+def _processors(params: SamplingParams) -> LogitsProcessorList:
+    """transformers' own processors for a sampled request, in its own order."""
+    chosen = LogitsProcessorList([TemperatureLogitsWarper(float(params.temperature))])
+    if params.top_k > 0:
+        chosen.append(TopKLogitsWarper(params.top_k))
+    if params.top_p < 1:
+        chosen.append(TopPLogitsWarper(params.top_p))
+    return chosen

@@ -118,7 +118,8 @@ class ClaimStore(Protocol):
         unclaimed prompts get the next ordinals, in order of arrival, below `before_ordinal` (None: no bound).
         """
 
-    def heartbeat(self, tokens: Sequence[str], now: float, lease_seconds: float) -> None: ...
+    def heartbeat(self, tokens: Sequence[str], now: float, lease_seconds: float) -> int:
+        """Extend the leases that are still ours; returns how many those are (0: the whole batch is lost)."""
 
     def release(self, tokens: Sequence[str]) -> None:
         """Give leases back at once (Ctrl-C); their ordinals stay theirs and no retry is counted."""
@@ -153,6 +154,9 @@ class EvidenceStore(Protocol):
         """The folded state, as `stats` wrote it."""
 
     def put(self, route: str, epoch: str, attempt: int, state: Mapping[str, object]) -> None: ...
+
+    def attempts(self, route: str, epoch: str) -> list[int]:
+        """The epoch's attempts that have a folded state, rising."""
 
     def get_calibration(self, route: str, epoch: str, attempt: int) -> dict[str, object] | None: ...
 

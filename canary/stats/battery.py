@@ -17,7 +17,7 @@ from canary.domain.errors import ConflictError
 from canary.domain.evidence import GateEvidence
 from canary.domain.pairs import Pair
 from canary.domain.traffic import Stratum
-from canary.stats import losslessness
+from canary.stats import completeness, losslessness
 from canary.stats.acceptance import Acceptance
 from canary.stats.bank import Bank
 from canary.stats.certificates import Certificates
@@ -28,6 +28,7 @@ from canary.stats.pit import Pit
 from canary.stats.rows import Outliers, RowGate
 from canary.stats.speed import Speed
 from canary.stats.state import State
+from canary.stats.strata import untested_gate
 from canary.stats.suspects import Diagnosis
 from canary.stats.wellformed import problem
 
@@ -140,7 +141,7 @@ class Battery:
         return after
 
     def assess(self, state: State) -> tuple[GateEvidence, ...]:
-        """Every gate at this state: losslessness first, then those of the parts in their order."""
+        """Every gate at this state: losslessness, those about the attempt as a whole, then those of the parts in their order."""
         self._check_layout(state)
         log_e = self._log_e(state.sums)
         sums = {
@@ -150,6 +151,9 @@ class Battery:
         found = next((p.diagnosis(self.context, sums[p.name]) for p in self.parts if isinstance(p, Bank)), Diagnosis())
         peak = state.kill_peak if state.kill_peak is not None else 0.0
         gates = [losslessness.judge(self.context, _merged(log_e), self._strata(state.sums), peak, found)]
+        gates.append(completeness.judge(state.folded, state.num_failed))
+        if (untested := untested_gate(self._strata(state.sums))) is not None:
+            gates.append(untested)
         for part in self.parts:
             gates += part.assess(self.context, sums[part.name])
         return tuple(gates)

@@ -18,9 +18,10 @@ from canary.domain.errors import UsageError
 from canary.domain.pairs import ALTERNATIVES, Pair
 from canary.domain.traffic import Stratum
 from canary.stats.bank import UNIGRAM
-from canary.stats.bets import SEEN, Array, column, sampled_trace, unigram_log_ratio
+from canary.stats.bets import SEEN, Array, column, one_sample_distance, sampled_trace, unigram_log_ratio
 from canary.stats.part import Calibration, Context
 
+_FIELDS = ("tv", "tv_upper", "unigram", "unigram_floor", "num_requests", "num_ordinals")
 STAKES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)  # shares of the largest legal stake, for the upper bound
 
 
@@ -72,7 +73,9 @@ def calibrate(pairs: Sequence[Pair | None], context: Context) -> Calibration:
 
     Returns:
         Mean TV(p, a_k) per token with an upper bound at `context.alpha` from request means, over the sampled stratum; the unigram
-        is built from the baseline's tokens, so that a faulty candidate cannot shape its own test.
+        is built from the baseline's tokens, so that a faulty candidate cannot shape its own test. The unigram's own TV comes from
+        answers to the very prompts that it was built from and so is a little small: it is near 1 all the same, and every
+        certificate is checked against the TV of the requests that it counts (`certificate_gates.Reach`).
 
     Raises:
         UsageError: a calibrating pair was traced without distances.
@@ -88,7 +91,8 @@ def calibrate(pairs: Sequence[Pair | None], context: Context) -> Calibration:
         upper = [max(upper_bound(per_request[:, at], context.alpha), float(mean[at])) for at in range(len(names))]
     else:
         mean, upper = np.zeros(len(names)), [1.0] * len(names)
-    body = _body(dict(zip(names, map(float, mean), strict=True)), dict(zip(names, upper, strict=True)), unigram, floor, len(rows))
+    tv, tv_upper = dict(zip(names, map(float, mean), strict=True)), dict(zip(names, upper, strict=True))
+    body = _body(tv, tv_upper, unigram, floor, len(rows), len(pairs))
     return from_json({**body, "hash": _digest(body)})
 
 
@@ -104,11 +108,16 @@ def _distances(pair: Pair, unigram: Mapping[int, float], floor: float) -> Array:
             remedy="Trace calibrating pairs with distances switched on.",
         )
     ratio = unigram_log_ratio(pair.candidate.token_ids, column(trace, "log_prob"), unigram, floor)
-    return np.column_stack([distances, np.maximum(-np.expm1(np.minimum(ratio, 0.0)), 0.0)])
+    return np.column_stack([distances, one_sample_distance(ratio)])
 
 
 def _body(
-    tv: Mapping[str, float], tv_upper: Mapping[str, float], unigram: Mapping[int, float], floor: float, num_requests: int
+    tv: Mapping[str, float],
+    tv_upper: Mapping[str, float],
+    unigram: Mapping[int, float],
+    floor: float,
+    num_requests: int,
+    num_ordinals: int,
 ) -> dict[str, Any]:
     return {
         "tv": dict(tv),
@@ -116,6 +125,7 @@ def _body(
         "unigram": {str(token): log_prob for token, log_prob in unigram.items()},
         "unigram_floor": floor,
         "num_requests": num_requests,
+        "num_ordinals": num_ordinals,
     }
 
 
@@ -125,7 +135,8 @@ def _digest(body: Mapping[str, Any]) -> str:
 
 def to_json(record: Calibration) -> dict[str, Any]:
     """Plain JSON values; floats survive a round trip through text exactly."""
-    body = _body(record.tv, record.tv_upper, record.unigram, record.unigram_floor, record.num_requests)
+    counts = record.num_requests, record.num_ordinals
+    body = _body(record.tv, record.tv_upper, record.unigram, record.unigram_floor, *counts)
     return {**body, "hash": record.hash}
 
 
@@ -135,10 +146,10 @@ def from_json(record: Mapping[str, Any]) -> Calibration:
     Raises:
         UsageError: a key is missing, or the hash is not that of the contents.
     """
-    missing = {"tv", "tv_upper", "unigram", "unigram_floor", "num_requests", "hash"} - set(record)
+    missing = {*_FIELDS, "hash"} - set(record)
     if missing:
         raise UsageError(f"the record lacks {', '.join(sorted(missing))}", where="calibration", remedy="Open a new attempt.")
-    body = _body(record["tv"], record["tv_upper"], record["unigram"], record["unigram_floor"], record["num_requests"])
+    body = _body(*(record[name] for name in _FIELDS))
     if _digest(body) != record["hash"]:
         raise UsageError(
             "the record does not match its hash", where="calibration.hash", remedy="It was altered: open a new attempt."
@@ -149,5 +160,6 @@ def from_json(record: Mapping[str, Any]) -> Calibration:
         unigram={int(token): log_prob for token, log_prob in body["unigram"].items()},
         unigram_floor=body["unigram_floor"],
         num_requests=body["num_requests"],
+        num_ordinals=body["num_ordinals"],
         hash=record["hash"],
     )

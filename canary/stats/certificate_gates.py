@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
 
 from canary.domain.evidence import GateEvidence, GateRole, Verdict
 from canary.stats import coverage
 from canary.stats.part import Context, Sums
 
+DRIFT = 1.5  # how far a bank certificate may reach beyond the margin, as a multiple of it; room for a calibration of few requests
 PRIOR_REQUESTS = 20  # weight of the closed-form growth beside the observed one, in requests
 
 
@@ -50,6 +52,26 @@ class Direction:
     needed: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a bank certificate excludes on the tokens that it counted, which need not be like the calibrating ones.
+
+    Args:
+        strength: lam*; 1 where the direction is left out as inside the margin at full strength.
+        calibrated: mean TV(p, a_k) that lam* was chosen by.
+        realised: mean TV(p, a_k) of the counted tokens, by its one-sample estimate.
+    """
+
+    strength: float
+    calibrated: float
+    realised: float
+
+    @property
+    def contamination(self) -> float:
+        """Mass per token that contamination of this strength moves, lam* times TV_k."""
+        return self.strength * self.realised
+
+
 def measure(name: str, sums: Sums, closed_growth: float, goal: float) -> Direction:
     """Peak, progress and remaining requests of one certificate.
 
@@ -72,7 +94,8 @@ def judge(
     gate: Gate,
     names: Sequence[str],
     growth: Mapping[str, float],
-    skipped: Mapping[str, Sequence[str]],
+    skipped: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    reach: Mapping[str, Reach] = MappingProxyType({}),
 ) -> GateEvidence:
     """The evidence of one gate over the directions that it needs.
 
@@ -80,25 +103,28 @@ def judge(
         names: the directions that all have to certify.
         growth: closed-form log growth per request, by direction.
         skipped: reason -> alternatives without a certificate, listed in the details.
+        reach: by alternative; once all directions are certified, none may reach farther than `DRIFT` times the margin.
     """
     goal = math.log(1 / context.alpha)
     margin = context.gates.request_margin if gate.per_request else context.gates.margin
     excludes = gate.excludes.format(margin=f"{100 * margin:g} %")
+    requests = int(sums["requests"])
     found = [measure(name, sums, growth[name], goal) for name in names]
     slowest = min(found, key=lambda d: d.progress, default=None)
     needed = None if any(d.needed is None for d in found) else max((d.needed or 0 for d in found), default=0)
-    lacking = _lacking(context, sums)
-    requests = int(sums["requests"])
-    if lacking is not None:
+    if (lacking := _lacking(context, sums)) is not None:
         verdict, (reason, sentence, at_least) = Verdict.INCONCLUSIVE, lacking
         needed = None if needed is None or at_least is None else max(needed, at_least)
-    elif slowest is None or slowest.progress >= 1:
-        verdict, reason = Verdict.PASS, "certified"
-        sentence = f"{requests} requests exclude {excludes}, in all {len(found)} directions tested."
-    else:
+    elif slowest is None:
+        verdict, reason, needed = Verdict.INCONCLUSIVE, "nothing_tested", None
+        sentence = "No direction could be tested: on this traffic they lie inside the margin or equal the target."
+    elif slowest.progress < 1:
         verdict, reason = Verdict.INCONCLUSIVE, "too_few" if needed is not None else "not_converging"
         tail = f"about {needed} more requests are needed" if needed is not None else "its evidence is not growing"
         sentence = f"{requests} requests do not yet exclude {excludes}; the slowest direction is {slowest.name}, {tail}."
+    else:
+        certified = f"{requests} requests exclude {excludes}, in all {len(found)} directions tested."
+        verdict, reason, sentence, needed = _reached(certified, reach, margin)
     return GateEvidence(
         gate=gate.name,
         role=GateRole.EQUIVALENCE,
@@ -110,8 +136,23 @@ def judge(
         n=requests,
         needed=needed,
         progress=slowest.progress if slowest else None,
-        details=_details(context, sums, found, skipped, margin, goal),
+        details=_details(context, sums, found, skipped, reach, margin, goal),
     )
+
+
+def _reached(certified: str, reach: Mapping[str, Reach], margin: float) -> tuple[Verdict, str, str, int | None]:
+    """(verdict, code, sentence, further requests) once every direction has certified its strength: is that the margin here?"""
+    name = max(reach, key=lambda k: reach[k].contamination, default=None)
+    if name is None or (farthest := reach[name]).contamination <= margin:
+        return Verdict.PASS, "certified", certified, 0
+    moved = f"{100 * farthest.contamination:.2g} %"
+    if farthest.contamination <= DRIFT * margin:
+        return Verdict.PASS, "certified", f"{certified} Measured on this traffic, {name} is excluded from {moved} on.", 0
+    sentence = (
+        f"The calibrating requests under-measured {name}: mean TV {farthest.calibrated:.4f}, and {farthest.realised:.4f} since, "
+        f"so that its certificate excludes {moved} of the probability mass per token, not {100 * margin:g} %; open a new attempt."
+    )
+    return Verdict.INCONCLUSIVE, "calibration_drift", sentence, None
 
 
 def _lacking(context: Context, sums: Sums) -> tuple[str, str, int | None] | None:
@@ -119,8 +160,11 @@ def _lacking(context: Context, sums: Sums) -> tuple[str, str, int | None] | None
     record = context.calibration
     if record is None:
         return "calibrating", "The first requests of the attempt calibrate; certificates start after them.", None
-    if record.num_requests == 0:
-        sentence = "No sampled request was among the calibrating ones, so no direction has a strength; open a new attempt."
+    if record.num_requests < record.num_required:
+        sentence = (
+            f"Only {record.num_requests} sampled requests were among the {record.num_ordinals} calibrating ones and "
+            f"{record.num_required} are needed to choose strengths; raise shadow.calibration_requests or open a new attempt."
+        )
         return "not_calibrated", sentence, None
     informative, wanted = sums["informative"], context.gates.min_informative
     if informative >= wanted:
@@ -135,6 +179,7 @@ def _details(
     sums: Sums,
     found: Sequence[Direction],
     skipped: Mapping[str, Sequence[str]],
+    reach: Mapping[str, Reach],
     margin: float,
     goal: float,
 ) -> dict[str, object]:
@@ -146,6 +191,7 @@ def _details(
         "directions": {
             d.name: {"log_e": sums[d.name], "peak": d.peak, "progress": d.progress, "needed": d.needed} for d in found
         },
+        "reach": {k: {**asdict(r), "contamination": r.contamination} for k, r in reach.items()},
         "not_tested": {reason: list(names) for reason, names in skipped.items()},
         "coverage": coverage.details(sums),
     }

@@ -16,7 +16,7 @@ from canary.domain.traffic import Stratum
 from canary.stats import certificate_gates as gates
 from canary.stats import coverage
 from canary.stats.bank import BONUS, active_bursts, active_singles, is_active, log_burst, single_ratios
-from canary.stats.bets import DEGREES, SEEN, Array, column, legendre, log_inverse_bets
+from canary.stats.bets import DEGREES, SEEN, Array, column, legendre, log_inverse_bets, one_sample_distance
 from canary.stats.part import Calibration, Context, Sums, Vector
 from canary.stats.strata import tested_strata
 
@@ -80,10 +80,12 @@ class Certificates:
         return bank, pit, tuple(f"request:{k}" for k in active_bursts(kind))
 
     def names(self, context: Context) -> tuple[str, ...]:
-        """Coverage counts, `seen:k` (tokens on which a_k differs from the target), then the log of every certificate."""
+        """Coverage counts; per alternative `seen:k` (tokens on which it differs from the target) and `tv:k` (sum of one-sample
+        distances); then the log of every certificate."""
         bank, pit, request = self.directions(context)
-        seen = tuple(f"seen:{k}" for k in certified_singles(context.drafter_kind))
-        return (*coverage.NAMES, *seen, *bank, *pit, *request)
+        singles = certified_singles(context.drafter_kind)
+        counts = tuple(f"{what}:{k}" for what in ("seen", "tv") for k in singles)
+        return (*coverage.NAMES, *counts, *bank, *pit, *request)
 
     def increments(self, context: Context, pair: Pair) -> Vector:
         """One pair's counts and certificate logs; certificates add nothing while the attempt calibrates."""
@@ -94,10 +96,11 @@ class Certificates:
         margin, kind = context.gates.margin, context.drafter_kind
         singles = certified_singles(kind)
         seen = [float(np.count_nonzero(np.abs(ratios[k]) > SEEN)) for k in singles]
+        tv = [float(one_sample_distance(ratios[k]).sum()) for k in singles]
         bank = [float(log_certificate(ratios[k], strength(context.calibration, k, margin)).sum()) for k in singles]
         within = -np.array([log_inverse_bets(ratios[k], BURST_STRENGTH).sum() for k in active_bursts(kind)])
         request = log_request_certificate(within, context.gates.request_margin)
-        return np.concatenate([counts, seen, bank, self._pit(context, pair), request])
+        return np.concatenate([counts, seen, tv, bank, self._pit(context, pair), request])
 
     def _pit(self, context: Context, pair: Pair) -> Vector:
         trace = pair.candidate.trace
@@ -120,7 +123,7 @@ class Certificates:
         return {name: float(value) for name, value in zip(names[first:], values[first:], strict=True)}
 
     def assess(self, context: Context, sums: Sums) -> list[GateEvidence]:
-        """Three gates; none while sampled requests are below the share that is tested (the match rule leaves them out)."""
+        """Three gates; none while sampled requests are below the share that is tested (then the gate `strata` holds)."""
         if Stratum.SAMPLED not in tested_strata(coverage.strata(sums)):
             return []
         bank, pit, request = self.directions(context)
@@ -134,10 +137,23 @@ class Certificates:
         skipped: dict[str, list[str]] = {"inside_margin": inside, "equal_on_this_traffic": identical}
         left_out = {f"bank:{k}" for k in (*inside, *identical)}
         return [
-            gates.judge(context, sums, gates.BANK, [d for d in bank if d not in left_out], growth, skipped),
-            gates.judge(context, sums, gates.PIT, list(pit), growth, {}),
-            gates.judge(context, sums, gates.REQUEST, self._request_directions(list(request), identical), growth, {}),
+            gates.judge(
+                context, sums, gates.BANK, [d for d in bank if d not in left_out], growth, skipped, self._reach(context, sums)
+            ),
+            gates.judge(context, sums, gates.PIT, list(pit), growth),
+            gates.judge(context, sums, gates.REQUEST, self._request_directions(list(request), identical), growth),
         ]
+
+    def _reach(self, context: Context, sums: Sums) -> dict[str, gates.Reach]:
+        """What the bank's certificates exclude on the tokens that they counted, by alternative; nothing while calibrating."""
+        record, margin, tokens = context.calibration, context.gates.margin, max(sums["tokens"], 1.0)
+        if record is None:
+            return {}
+        inside, _ = self._skipped(context, sums)
+        return {
+            k: gates.Reach(1.0 if k in inside else strength(record, k, margin), record.tv[k], sums[f"tv:{k}"] / tokens)
+            for k in certified_singles(context.drafter_kind)
+        }
 
     def _skipped(self, context: Context, sums: Sums) -> tuple[list[str], list[str]]:
         """Alternatives without a certificate: inside the margin at full strength; equal to the target on every token so far."""

@@ -25,7 +25,8 @@ BASELINE_FAILURES = 0.05  # share of failed baseline arms that says that the ser
 class Errors:
     """D = candidate failed - baseline failed, in {-1, 0, 1}; kills on "the mean of D is above `error_margin`".
 
-    Gates: `errors` (safety; passes while its e-value is below 20) and `baseline` (harness; fails if the baseline itself does).
+    Gates: `errors` (safety; passes while its e-value is below 20 and the estimate is not above the margin) and `baseline`
+    (harness; fails if the baseline itself does).
 
     `log_e`: `errors` (kill) and `errors.baseline`, against "at most 5 % of the baseline arms fail".
     """
@@ -76,6 +77,8 @@ class Errors:
             found = Verdict.NO_DATA, "too_few", f"{facts}; at least {MIN_REQUESTS} requests are needed."
         elif log_e["errors"] >= math.log(SUSPICIOUS):
             found = Verdict.INCONCLUSIVE, "suspicious", f"{facts}: nearly proven to be more than {margin:g} worse."
+        elif candidate - baseline > margin * n:
+            found = Verdict.INCONCLUSIVE, "excess_possible", f"{facts}: an excess above {margin:g}, which is not proven."
         else:
             found = Verdict.PASS, "no_excess", f"{facts}: no sign of an excess above {margin:g}."
         verdict, reason, sentence = found
@@ -91,7 +94,7 @@ class Errors:
             high=high,
             threshold=margin,
             n=int(n),
-            needed=max(0, MIN_REQUESTS - int(n)) if verdict in (Verdict.PASS, Verdict.NO_DATA) else None,
+            needed=self._needed(verdict, reason, n, (candidate - baseline) / margin),
             progress=min(n / MIN_REQUESTS, 1.0),
             details={
                 "e_value_progress": progress(peak, context.alpha),
@@ -100,6 +103,13 @@ class Errors:
                 **{name: int(sums[name]) for name in (*self.counts[1:], *self.finishes)},
             },
         )
+
+    @staticmethod
+    def _needed(verdict: Verdict, reason: str, n: float, enough: float) -> int | None:
+        """Further requests, none of which fails, until the gate can pass; `enough` is where the excess equals the margin."""
+        if verdict in (Verdict.PASS, Verdict.NO_DATA):
+            return max(0, MIN_REQUESTS - int(n))
+        return math.ceil(enough - n) if reason == "excess_possible" else None
 
     def _baseline(self, context: Context, sums: Sums) -> GateEvidence:
         n, failed = sums["requests"], sums["only_baseline"] + sums["both_failed"]

@@ -8,34 +8,32 @@ from __future__ import annotations
 from canary.domain.evidence import GateEvidence
 from canary.domain.pairs import Pair
 from canary.domain.traffic import Stratum
+from canary.stats import events
+from canary.stats.events import Events
 from canary.stats.part import Context, Sums, Vector
-from canary.stats.rate_gate import Claim, judge, sign_increments
-from canary.stats.rates import rate_above, rate_below, sign_above
 from canary.stats.rows import both_rows, scored
-from canary.stats.strata import pack, reached, tested_strata
+from canary.stats.strata import pack, tested_strata
 
 EXACT_TAU_GAP = 1e-3  # logits; fp32 rows have no noise to allow for
+PREFIX = "gap."
 
 
 class Greedy:
-    """Teacher-forced logit gaps of the greedy stratum; a gap above tau_gap is a violation.
+    """Teacher-forced logit gaps of the greedy stratum; a gap above tau_gap is an event (see `events`).
 
-    `log_e`: `greedy_gap` (kill), the smaller of two e-processes: violations are at most `gap_floor` of the positions, and a
-    request with one is as likely in the baseline as in the candidate (see `rows.Outliers`). `gap.below`, `gap.above`, `gap.floor`
-    against `gap_rate`; `request.below` and `request.above` against `request_margin`.
+    Gates: `gap_certificate` (positions, against `gap_rate`) and `request_certificate_greedy` (requests, `request_margin`).
+    `log_e`: `greedy_gap` (kill, with the null `gap_floor`), and `gap.` with the keys of `Events.log_e`.
     Where rows are exact (fp32), tau_gap is 1e-3 or the policy's, whichever is smaller.
     """
 
     name = "greedy"
-    counts = ("requests", "greedy_requests", "positions", "violations", "baseline_positions", "baseline_violations")
-    certified = ("certified_positions", "certified_violations", "certified_requests", "violating_requests")
-    signs = ("only_candidate", "only_baseline")
+    counts = ("requests", "greedy_requests")
 
     def names(self, context: Context) -> tuple[str, ...]:
-        return (*self.counts, *self.certified, *self.signs)
+        return (*self.counts, *events.NAMES, *events.SIGNS)
 
     def tau(self, context: Context) -> float:
-        """The gap, in logits, above which a token is a violation."""
+        """The gap, in logits, above which a token is an event."""
         return min(context.gates.tau_gap, EXACT_TAU_GAP) if context.exact_rows else context.gates.tau_gap
 
     def increments(self, context: Context, pair: Pair) -> Vector:
@@ -43,61 +41,32 @@ class Greedy:
         found = {"requests": 1.0, "greedy_requests": float(greedy)}
         if greedy and scored(pair):
             candidate, baseline = (gaps > self.tau(context) for gaps in both_rows(pair, "logit_gap"))
-            hits, floor_hits = float(candidate.sum()), float(baseline.sum())
-            found |= {"positions": float(candidate.size), "violations": hits}
-            found |= {"baseline_positions": float(baseline.size), "baseline_violations": floor_hits}
-            found |= sign_increments(candidate, baseline)
-            if context.calibration is not None:
-                seen = (float(candidate.size), hits, 1.0, float(hits > 0))
-                found |= dict(zip(self.certified, seen, strict=True))
+            found |= events.increments(context, candidate, baseline) | events.sign_increments(candidate, baseline)
         return pack(self.names(context), found)
 
     def log_e(self, context: Context, values: Vector) -> dict[str, float]:
-        sums, gates = Sums(self.names(context), values), context.gates
-        gaps = sums["violations"], sums["positions"]
-        certified = sums["certified_violations"], sums["certified_positions"]
-        requests = sums["violating_requests"], sums["certified_requests"]
-        return {
-            "greedy_gap": min(rate_above(*gaps, gates.gap_floor), sign_above(sums["only_candidate"], sums["only_baseline"])),
-            "gap.below": rate_below(*certified, gates.gap_rate),
-            "gap.above": rate_above(*certified, gates.gap_rate),
-            "gap.floor": rate_above(sums["baseline_violations"], sums["baseline_positions"], gates.gap_rate),
-            "request.below": rate_below(*requests, gates.request_margin),
-            "request.above": rate_above(*requests, gates.request_margin),
-        }
+        sums = Sums(self.names(context), values)
+        kill = events.log_kill(sums["events"], sums["positions"], context.gates.gap_floor, sums)
+        certificates = self._events(context).log_e(context, self._seen(sums))
+        return {"greedy_gap": kill, **{f"{PREFIX}{key}": value for key, value in certificates.items()}}
 
     def assess(self, context: Context, sums: Sums) -> list[GateEvidence]:
-        """Both certificates; nothing where the route's greedy requests are too few to be a stratum."""
+        """Both certificates; nothing where the route's greedy requests are too few to be tested."""
         greedy = sums["greedy_requests"]
         requests = {Stratum.GREEDY: greedy, Stratum.SAMPLED: sums["requests"] - greedy}
         if Stratum.GREEDY not in tested_strata(requests):
             return []
-        gates, log_e = context.gates, self.log_e(context, sums.values)
-        floor = {
-            "log_floor": reached(sums, log_e, "gap.floor"),
-            "floor_hits": sums["baseline_violations"],
-            "floor_total": sums["baseline_positions"],
-        }
-        gap = Claim(
-            gate="gap_certificate",
-            what=f"tokens more than {self.tau(context):g} logits below the reference's choice",
-            rate=gates.gap_rate,
-            hits=sums["certified_violations"],
-            total=sums["certified_positions"],
-            unit="positions",
-            log_below=reached(sums, log_e, "gap.below"),
-            log_above=reached(sums, log_e, "gap.above"),
-            **floor,
+        return list(self._events(context).assess(context, sums, self._seen(sums), PREFIX))
+
+    def _events(self, context: Context) -> Events:
+        return Events(
+            position_gate="gap_certificate",
+            request_gate="request_certificate_greedy",
+            events=f"tokens more than {self.tau(context):g} logits below the reference's choice",
+            an_event="a token that the reference would not have chosen",
+            rate=context.gates.gap_rate,
         )
-        request = Claim(
-            gate="request_certificate_greedy",
-            what="requests with a token that the reference would not have chosen",
-            rate=gates.request_margin,
-            hits=sums["violating_requests"],
-            total=sums["certified_requests"],
-            unit="requests",
-            log_below=reached(sums, log_e, "request.below"),
-            log_above=reached(sums, log_e, "request.above"),
-            **floor,
-        )
-        return [judge(context, gap), judge(context, request)]
+
+    @staticmethod
+    def _seen(sums: Sums) -> dict[str, float]:
+        return {name: sums[name] for name in events.NAMES}

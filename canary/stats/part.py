@@ -5,6 +5,7 @@ A part turns a pair into increments (the worker does), names them, and reads its
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -18,6 +19,8 @@ from canary.domain.policy import Gates
 
 Vector = NDArray[np.float64]
 
+MIN_CALIBRATING = 10
+
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
@@ -27,6 +30,8 @@ class Calibration:
         tv: mean TV(p, a_k) per alternative, `unigram` included.
         tv_upper: its upper confidence bound.
         unigram: smoothed log-probability per token id seen; other ids get `unigram_floor`.
+        num_requests: sampled requests that were measured.
+        num_ordinals: ordinals that were asked to calibrate, tombstones and greedy ones included.
         hash: of all the above; every later pair names it.
     """
 
@@ -35,7 +40,13 @@ class Calibration:
     unigram: Mapping[int, float]
     unigram_floor: float
     num_requests: int
+    num_ordinals: int
     hash: str
+
+    @property
+    def num_required(self) -> int:
+        """Sampled requests that certificates need: 10, or half of the ordinals where the policy asks for fewer than 20."""
+        return max(1, min(MIN_CALIBRATING, math.ceil(self.num_ordinals / 2)))
 
 
 @dataclass(frozen=True, slots=True)

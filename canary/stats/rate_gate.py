@@ -5,9 +5,7 @@ A threshold inside the noise is an error of measuring and must never be counted 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from canary.domain.evidence import GateEvidence, GateRole, Verdict
 from canary.stats.bounded import log_budget, progress
@@ -17,36 +15,47 @@ from canary.stats.strata import nothing_yet
 
 
 @dataclass(frozen=True, slots=True)
+class Floor:
+    """The baseline's own events.
+
+    Args:
+        log_e: current log of the e-process against "the baseline stays below the gate's limit".
+        events, positions, requests_hit, requests: its events, and its requests with at least one.
+    """
+
+    log_e: float
+    events: float
+    positions: float
+    requests_hit: float
+    requests: float
+
+    def with_log_e(self, log_e: float) -> Floor:
+        """The same counts against another limit."""
+        return replace(self, log_e=log_e)
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """What a rate gate has seen.
 
     Args:
         what: the events, in the plural.
+        claims: what a certificate says, with `{rate}` in it; completes "certified to have ...".
         rate: what has to be excluded.
         hits, total: the candidate's events and chances since the calibration, in `unit`s.
         log_below, log_above: largest logs of the e-processes that certify and refute.
-        log_floor: the same against "the baseline's rate is at most its limit".
-        floor_hits, floor_total: the baseline's events and positions.
     """
 
     gate: str
     what: str
+    claims: str
     rate: float
     hits: float
     total: float
     unit: str
     log_below: float
     log_above: float
-    log_floor: float
-    floor_hits: float
-    floor_total: float
-
-
-def sign_increments(candidate: np.ndarray, baseline: np.ndarray) -> dict[str, float]:
-    """Whether only one arm has an event in the positions that both texts have; booleans [tokens] of each arm."""
-    shared = min(candidate.size, baseline.size)
-    one, other = bool(candidate[:shared].any()), bool(baseline[:shared].any())
-    return {"only_candidate": float(one and not other), "only_baseline": float(other and not one)}
+    floor: Floor
 
 
 def judge(context: Context, claim: Claim) -> GateEvidence:
@@ -71,28 +80,33 @@ def judge(context: Context, claim: Claim) -> GateEvidence:
         progress=progress(claim.log_below, context.alpha),
         details={
             "events": int(claim.hits),
-            "baseline_events": int(claim.floor_hits),
-            "baseline_positions": int(claim.floor_total),
+            "baseline_events": int(claim.floor.events),
+            "baseline_positions": int(claim.floor.positions),
             "baseline_positions_needed": context.gates.noise_floor_positions,
+            "baseline_requests_with_events": int(claim.floor.requests_hit),
+            "baseline_requests": int(claim.floor.requests),
         },
     )
 
 
 def _verdict(context: Context, claim: Claim, needed: int) -> tuple[Verdict, str, str]:
-    budget, least = log_budget(context.alpha), context.gates.noise_floor_positions
+    budget, least, floor = log_budget(context.alpha), context.gates.noise_floor_positions, claim.floor
     facts = f"The candidate has {claim.hits:.0f} {claim.what} in {claim.total:.0f} {claim.unit}"
-    if claim.log_floor >= budget:
-        floor = f"The baseline itself has {claim.floor_hits:.0f} such tokens in {claim.floor_total:.0f}"
+    claims = claim.claims.format(rate=claim.rate)
+    if floor.log_e >= budget:
+        own = (
+            f"The baseline itself has {floor.events:.0f} such tokens in {floor.requests_hit:.0f} of {floor.requests:.0f} requests"
+        )
         return (
             Verdict.ERROR,
             "noise_floor",
-            f"{floor}, so the threshold lies inside the noise and says nothing about the candidate.",
+            f"{own}, so the threshold lies inside the noise and says nothing about the candidate.",
         )
     if claim.log_above >= budget:
-        return Verdict.FAIL, "above_rate", f"{facts}, proven to be more than {claim.rate:g} of them."
-    if claim.floor_total < least:
-        sentence = f"The noise floor needs {least} baseline positions and has {claim.floor_total:.0f}."
+        return Verdict.FAIL, "above_rate", f"{facts}, proven not to have {claims}."
+    if floor.positions < least:
+        sentence = f"The noise floor needs {least} baseline positions and has {floor.positions:.0f}."
         return Verdict.NO_DATA, "too_few_baseline_positions", sentence
     if claim.log_below >= budget:
-        return Verdict.PASS, "certified", f"{facts}, certified to be less than {claim.rate:g} of them."
-    return Verdict.INCONCLUSIVE, "not_yet", f"{facts}; {needed} more without any certify less than {claim.rate:g}."
+        return Verdict.PASS, "certified", f"{facts}, certified to have {claims}."
+    return Verdict.INCONCLUSIVE, "not_yet", f"{facts}; {needed} more {claim.unit} without any certify {claims}."

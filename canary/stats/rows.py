@@ -13,10 +13,10 @@ import numpy as np
 from canary.domain.evidence import GateEvidence, GateRole, Verdict
 from canary.domain.pairs import Pair
 from canary.domain.traffic import Stratum
+from canary.stats import events
 from canary.stats.bounded import Bets, Moments, log_budget, lower_bound, progress, upper_bound
+from canary.stats.events import Events
 from canary.stats.part import Context, Sums, Vector
-from canary.stats.rate_gate import Claim, judge, sign_increments
-from canary.stats.rates import rate_above, rate_below, sign_above
 from canary.stats.strata import combine, nothing_yet, pack, reached, row_column, section, tested_strata
 
 EXACT_ROW_MARGIN = 0.01  # fp32: the candidate's own mean distance, not its excess
@@ -137,69 +137,55 @@ class RowGate:
 
 
 class Outliers:
-    """Certifies that rows farther than tau_row from the reference are rarer than `outlier_rate`; kills when they are common.
+    """Certifies that rows farther than tau_row from the reference are rare, and requests with one; kills when they are common.
 
-    `log_e`: `row_outliers` (kill), the smaller of two e-processes: outlier rows are at most 1e-4 of the positions, and a
-    request with one is as likely in the baseline as in the candidate (over the positions that both texts have). The smaller of
-    two is an e-process for "either holds", so a noisy reference, or a baseline that is as bad, does not kill.
-    `outliers.STRATUM.below`, `.above` (candidate against `outlier_rate`) and `.floor` (baseline above it).
+    Gates: `outliers` (positions, against `outlier_rate`) and `outlier_requests` (requests, `request_margin`); see `events`.
+    `log_e`: `row_outliers` (kill) over both strata, with the null 1e-4 of the positions; a noisy reference, or a baseline that is
+    as bad, does not kill. `outliers.STRATUM.` with the keys of `Events.log_e`.
     """
 
     name = "outliers"
-    gate = "outliers"
-    counters = ("requests", "certified_positions", "certified_outliers")
-    arms = ("positions", "outliers", "baseline_positions", "baseline_outliers")
-    signs = ("only_candidate", "only_baseline")
 
     def names(self, context: Context) -> tuple[str, ...]:
-        return (*(_of(s, name) for s in Stratum for name in (*self.counters, *self.arms)), *self.signs)
+        return (*(_of(s, name) for s in Stratum for name in ("requests", *events.NAMES)), *events.SIGNS)
 
     def increments(self, context: Context, pair: Pair) -> Vector:
-        found: dict[str, float] = {_of(pair.stratum, "requests"): 1.0}
+        found: dict[str, float] = {"requests": 1.0}
+        signs: dict[str, float] = {}
         if scored(pair):
             candidate, baseline = (d > context.gates.tau_row for d in both_rows(pair, "row_tv"))
-            seen = (candidate.size, candidate.sum(), baseline.size, baseline.sum())
-            found |= {_of(pair.stratum, name): float(v) for name, v in zip(self.arms, seen, strict=True)}
-            found |= sign_increments(candidate, baseline)
-            if context.calibration is not None:
-                found[_of(pair.stratum, "certified_positions")] = float(candidate.size)
-                found[_of(pair.stratum, "certified_outliers")] = float(candidate.sum())
-        return pack(self.names(context), found)
+            found |= events.increments(context, candidate, baseline)
+            signs = events.sign_increments(candidate, baseline)
+        return pack(self.names(context), {_of(pair.stratum, k): v for k, v in found.items()} | signs)
 
     def log_e(self, context: Context, values: Vector) -> dict[str, float]:
-        sums, rate = Sums(self.names(context), values), context.gates.outlier_rate
-        outliers, positions = (sum(sums[_of(s, name)] for s in Stratum) for name in ("outliers", "positions"))
-        found = {
-            "row_outliers": min(
-                rate_above(outliers, positions, OUTLIER_NULL), sign_above(sums["only_candidate"], sums["only_baseline"])
-            )
-        }
+        sums, rare = Sums(self.names(context), values), self._events(context)
+        outliers, positions = (sum(sums[_of(s, name)] for s in Stratum) for name in ("events", "positions"))
+        found = {"row_outliers": events.log_kill(outliers, positions, OUTLIER_NULL, sums)}
         for s in Stratum:
-            certified = sums[_of(s, "certified_outliers")], sums[_of(s, "certified_positions")]
-            found[f"outliers.{s}.below"] = rate_below(*certified, rate)
-            found[f"outliers.{s}.above"] = rate_above(*certified, rate)
-            found[f"outliers.{s}.floor"] = rate_above(sums[_of(s, "baseline_outliers")], sums[_of(s, "baseline_positions")], rate)
+            found |= {f"outliers.{s}.{key}": value for key, value in rare.log_e(context, self._seen(sums, s)).items()}
         return found
 
     def assess(self, context: Context, sums: Sums) -> list[GateEvidence]:
+        rare, gates = self._events(context), context.gates
         tested = tested_strata({s: sums[_of(s, "requests")] for s in Stratum})
         if not tested:
-            return [nothing_yet(context, self.gate, "positions", context.gates.outlier_rate)]
-        return [combine({s: self._stratum(context, sums, s) for s in tested})]
+            return [
+                nothing_yet(context, rare.position_gate, "positions", rare.rate),
+                nothing_yet(context, rare.request_gate, "requests", gates.request_margin),
+            ]
+        found = {s: rare.assess(context, sums, self._seen(sums, s), f"outliers.{s}.") for s in tested}
+        return [combine({s: both[at] for s, both in found.items()}) for at in range(2)]
 
-    def _stratum(self, context: Context, sums: Sums, stratum: Stratum) -> GateEvidence:
-        log_e = self.log_e(context, sums.values)
-        claim = Claim(
-            gate=self.gate,
-            what=f"rows farther than {context.gates.tau_row:g} from the reference",
+    def _events(self, context: Context) -> Events:
+        return Events(
+            position_gate="outliers",
+            request_gate="outlier_requests",
+            events=f"rows farther than {context.gates.tau_row:g} from the reference",
+            an_event=f"a row farther than {context.gates.tau_row:g} from the reference",
             rate=context.gates.outlier_rate,
-            hits=sums[_of(stratum, "certified_outliers")],
-            total=sums[_of(stratum, "certified_positions")],
-            unit="positions",
-            log_below=reached(sums, log_e, f"outliers.{stratum}.below"),
-            log_above=reached(sums, log_e, f"outliers.{stratum}.above"),
-            log_floor=reached(sums, log_e, f"outliers.{stratum}.floor"),
-            floor_hits=sums[_of(stratum, "baseline_outliers")],
-            floor_total=sums[_of(stratum, "baseline_positions")],
         )
-        return judge(context, claim)
+
+    @staticmethod
+    def _seen(sums: Sums, stratum: Stratum) -> dict[str, float]:
+        return {name: sums[_of(stratum, name)] for name in events.NAMES}

@@ -1,6 +1,7 @@
 """What the parts that read rows share: packed columns, the two strata of a route, and one gate out of both.
 
-A stratum that carries traffic must certify on its own; one below the smallest share is listed as untested, never silently passed.
+A stratum must certify on its own; one below the smallest share is not tested, and then nothing advances: the flag sends a route's
+requests to the candidate whatever their stratum.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from canary.domain.traffic import Stratum
 from canary.stats.bets import column
 from canary.stats.part import Context, Sums, Vector
 
-MIN_SHARE = 0.05  # DESIGN section 5: below it the flag's match rule leaves the stratum out
+MIN_SHARE = 0.05  # of the requests; a rarer stratum is not tested, and `untested_gate` keeps the route from advancing
+GATE = "strata"
 WORST_FIRST = (Verdict.ERROR, Verdict.FAIL, Verdict.NO_DATA, Verdict.INCONCLUSIVE, Verdict.PASS)
 
 
@@ -68,6 +70,27 @@ def tested_strata(requests: Mapping[Stratum, float]) -> list[Stratum]:
     """The strata with at least `MIN_SHARE` of the requests; none while there are no requests."""
     total = sum(requests.values())
     return [s for s in Stratum if total and requests[s] / total >= MIN_SHARE]
+
+
+def untested_gate(requests: Mapping[Stratum, float]) -> GateEvidence | None:
+    """The gate `strata`, inconclusive while the route has requests of a stratum that is too rare to be tested; else None."""
+    tested, total = tested_strata(requests), int(sum(requests.values()))
+    rare = {s: int(requests[s]) for s in Stratum if requests[s] and s not in tested}
+    if not rare:
+        return None
+    names = " and ".join(f"{count} of {total} requests are {s}" for s, count in rare.items())
+    sentence = f"{names}: below {100 * MIN_SHARE:g} % a stratum is not tested, and the flag would turn it on with the rest."
+    return GateEvidence(
+        GATE,
+        GateRole.EQUIVALENCE,
+        Verdict.INCONCLUSIVE,
+        "stratum_untested",
+        sentence,
+        value=sum(rare.values()) / total,
+        threshold=MIN_SHARE,
+        n=total,
+        details={"untested": {str(s): count for s, count in rare.items()}},
+    )
 
 
 def combine(found: Mapping[Stratum, GateEvidence]) -> GateEvidence:

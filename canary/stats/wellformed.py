@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from canary.domain.errors import CanaryError
-from canary.domain.pairs import TRACE_COLUMNS, Columns, Generation, Pair
+from canary.domain.pairs import TRACE_COLUMNS, Columns, DecodeStats, Generation, Pair, Provenance
 from canary.domain.traffic import Stratum
 from canary.stats.bets import column
 from canary.stats.part import Context
@@ -27,14 +27,13 @@ def problem(pair: Pair, context: Context) -> str | None:
     for generation in (pair.baseline, pair.candidate):
         if generation.error is None and (why := _tokens(generation, context)):
             return f"{generation.arm}: {why}"
-    candidate = pair.candidate
-    if pair.stratum is not Stratum.SAMPLED or candidate.error is not None:
+    candidate, sampled = pair.candidate, pair.stratum is Stratum.SAMPLED
+    if candidate.error is not None or (candidate.trace is None and not sampled):
         return None
     if candidate.trace is None:
         return "candidate: trace is missing"
-    if why := _trace(candidate.trace, len(candidate.token_ids), context):
-        return f"candidate: {why}"
-    return None
+    why = (_numbers(candidate.trace) if sampled else None) or _rounds(candidate.trace, candidate.stats, context)
+    return f"candidate: {why}" if why else None
 
 
 def _tokens(generation: Generation, context: Context) -> str | None:
@@ -49,7 +48,8 @@ def _tokens(generation: Generation, context: Context) -> str | None:
     return None
 
 
-def _trace(trace: Columns, num_tokens: int, context: Context) -> str | None:
+def _numbers(trace: Columns) -> str | None:
+    """What is wrong with the probabilities of a sampled trace."""
     try:
         columns = {name: column(trace, name) for name in TRACE_COLUMNS}
     except CanaryError as error:
@@ -63,8 +63,31 @@ def _trace(trace: Columns, num_tokens: int, context: Context) -> str | None:
     for name in UNIT_COLUMNS:
         if (columns[name] < -ROUNDING).any() or (columns[name] > 1 + ROUNDING).any():
             return f"trace: {name} is outside 0 to 1"
-    if (columns["position_in_round"] < 0).any() or (columns["position_in_round"] > context.num_speculative_tokens).any():
+    return None
+
+
+def _rounds(trace: Columns, stats: DecodeStats, context: Context) -> str | None:
+    """Where the trace's account of its rounds contradicts itself or the counts of the loop; greedy traces have one too.
+
+    The two are written in different places (the trace by position, the counts by step), so that a token that was emitted and not
+    verified, or verified and not emitted, shows. Only what was cut at the end of the last round may be missing here.
+    """
+    try:
+        position, provenance, drafted = (column(trace, name) for name in ("position_in_round", "provenance", "drafted"))
+    except CanaryError as error:
+        return f"trace: {error}"
+    if (position < 0).any() or (position > context.num_speculative_tokens).any():
         return f"trace: position_in_round is outside 0 to {context.num_speculative_tokens}"
-    if (columns["provenance"] > 3).any() or (columns["drafted"] > 1).any():
+    if (provenance > max(Provenance)).any() or (drafted > 1).any():
         return "trace: provenance or drafted is not a known code"
+    accepted = provenance == Provenance.ACCEPTED
+    judged = accepted | (provenance == Provenance.RECOVERED)
+    num_accepted, most = int(accepted.sum()), stats.num_accepted_tokens
+    if not most - stats.num_cut <= num_accepted <= most:
+        return f"trace: {num_accepted} tokens are accepted drafts, but the loop accepted {most} and cut {stats.num_cut}"
+    if ((drafted == 1) != judged).any():
+        return f"trace: {int(drafted.sum())} tokens were drafted, but {int(judged.sum())} were accepted or recovered"
+    per_position = np.bincount(position[accepted].astype(np.int64), minlength=context.num_speculative_tokens)
+    if (np.diff(per_position) > 0).any():
+        return f"trace: acceptance per position rises: {per_position.tolist()}"
     return None

@@ -51,11 +51,11 @@ class Claims:
         again = self._take_again(rollout, limit, now, max_retries, lease)
         return again + self._take_new(rollout, limit - len(again), before_ordinal, lease)
 
-    def heartbeat(self, tokens: Sequence[str], now: float, lease_seconds: float) -> None:
-        """Extend the leases that are still ours."""
-        self._connection.execute(
+    def heartbeat(self, tokens: Sequence[str], now: float, lease_seconds: float) -> int:
+        """Extend the leases that are still ours; returns how many those are."""
+        return self._connection.execute(
             update(claims).where(claims.c.token.in_(tokens), claims.c.state == "leased").values(lease_until=now + lease_seconds)
-        )
+        ).rowcount
 
     def release(self, tokens: Sequence[str]) -> None:
         """Give leases back at once; no retry is counted."""

@@ -33,6 +33,12 @@ class EvidenceRows:
             statement.on_conflict_do_update(constraint=evidence.primary_key, set_={"state": statement.excluded.state})
         )
 
+    def attempts(self, route: str, epoch: str) -> list[int]:
+        """The epoch's attempts that have a folded state, rising."""
+        c = evidence.c
+        statement = select(c.attempt).where(and_(c.route == route, c.epoch == epoch)).order_by(c.attempt)
+        return list(self._connection.scalars(statement))
+
     def get_calibration(self, route: str, epoch: str, attempt: int) -> dict[str, object] | None:
         """The attempt's calibration, None while it calibrates."""
         return self._read(calibrations, "record", route, epoch, attempt)

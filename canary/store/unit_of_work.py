@@ -23,6 +23,9 @@ from canary.store.problems import read_url, translated
 from canary.store.prompts import Prompts
 from canary.store.rollouts import Rollouts
 
+# A process that is stopped inside a transaction must not keep a route's row lock: a kill waits behind it.
+SESSION_OPTIONS = "-c idle_in_transaction_session_timeout=30s -c lock_timeout=40s"
+
 
 class PostgresTransaction:
     """`Transaction` on one connection."""
@@ -65,7 +68,9 @@ class PostgresStore:
 
     def __init__(self, url: str, *, pool_size: int = 4) -> None:
         self.url = read_url(url)
-        timeout = {} if "connect_timeout" in self.url.query else {"connect_timeout": 10}
+        asked = {} if "connect_timeout" in self.url.query else {"connect_timeout": 10}
+        if "options" not in self.url.query:
+            asked["options"] = SESSION_OPTIONS
         # A server that was restarted must cost one ping, not one failed request; parameters are prompts and stay out of messages.
         self._engine = create_engine(
             self.url,
@@ -73,7 +78,7 @@ class PostgresStore:
             max_overflow=pool_size,
             pool_pre_ping=True,
             hide_parameters=True,
-            connect_args=timeout,
+            connect_args=asked,
         )
 
     @contextmanager

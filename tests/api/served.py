@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 from canary.cli.serve import background_server
 from canary.config import Settings
+from canary.domain.decide import Decision, Kind, Missing
 from canary.domain.evidence import GateEvidence, GateRole, Verdict
 from canary.domain.flag import Flag
 from canary.domain.policy import Drafter, Policy, Shadow, Stage, Subject
@@ -106,8 +108,22 @@ def post_json(url: str, value: object, headers: Mapping[str, str] | None = None)
     return call(url, json.dumps(value).encode(), {"content-type": "application/json", **(headers or {})})
 
 
-def decide_now(store: Store, route: str, verdicts: tuple[str, ...] = ("pass", "inconclusive")) -> None:
-    """Put a decision with one gate per verdict beside the attempt's evidence and in the audit log, as the control loop does."""
+def decide_now(
+    store: Store,
+    route: str,
+    verdicts: tuple[str, ...] = ("pass", "inconclusive"),
+    *,
+    decided: tuple[int, str] | None = None,
+    pairs: int = 40,
+    at: float | None = None,
+    newest_pair_at: float | None = None,
+) -> None:
+    """Put a decision with one gate per verdict beside the attempt's evidence and in the audit log, as the control loop does.
+
+    Args:
+        decided: row and reason; by default what the verdicts ask for.
+        at: when it was decided, now by default; the newest pair is as old unless said otherwise.
+    """
     names = ("speed", "bank_certificate")
     gates = [
         GateEvidence(
@@ -125,11 +141,16 @@ def decide_now(store: Store, route: str, verdicts: tuple[str, ...] = ("pass", "i
         )
         for name, verdict in zip(names, verdicts, strict=False)
     ]
-    decision = {"kind": "stay", "reason": "inconclusive", "sentence": "not yet: 120 more requests", "at": NOW}
-    body = {"decision": decision, "gates": [asdict(g) for g in gates], "num_pairs": 40, "num_failed": 0, "folded": 40}
+    missing = tuple(Missing(g.gate, g.verdict, g.reason, g.needed) for g in gates if g.verdict is not Verdict.PASS)
+    row, reason = decided or ((8, "not_yet") if missing else (8, "baking"))
+    sentence = "not yet: 120 more requests" if missing else "all gates pass"
+    moment = time.time() if at is None else at
+    decision = asdict(Decision(Kind.STAY, row, reason, sentence, missing=missing)) | {"at": moment}
+    body = {"decision": decision, "gates": [asdict(g) for g in gates], "num_pairs": pairs, "num_failed": 0, "folded": pairs}
     with store.transaction() as tx:
         rollout = tx.rollouts.get(route)
         assert rollout is not None
-        tx.evidence.put(route, rollout.epoch, rollout.attempt, {"engine": None, "battery": None, "last": body})
+        battery = {"newest_pair_at": moment if newest_pair_at is None else newest_pair_at}
+        tx.evidence.put(route, rollout.epoch, rollout.attempt, {"engine": None, "battery": battery, "last": body})
         tx.audit.append(route, "decision", "policy", body, NOW)
         tx.commit()

@@ -11,6 +11,7 @@ import pytest
 from canary.domain.errors import UnreachableError
 from canary.domain.flag import Snapshot
 from canary.flow.ports import Store
+from canary.flow.tools.reports import route_verdict
 from canary.inmemory import InMemoryStore
 from tests.api.served import NOW, add_route, call, decide_now, post_json, serving, set_weight
 
@@ -80,28 +81,51 @@ def test_rollouts_are_listed_and_shown(store: Store, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "verdict", "code", "ok"),
+    ("verdicts", "decided", "verdict", "code"),
     [
-        ((), "no_data", 4, False),
-        (("pass", "pass"), "pass", 0, True),
-        (("pass", "inconclusive"), "inconclusive", 3, False),
-        (("inconclusive", "no_data"), "no_data", 4, False),
-        (("no_data", "error"), "error", 5, False),
-        (("error", "fail"), "fail", 1, False),
+        ((), None, "no_data", 4),
+        (("pass", "pass"), None, "pass", 0),
+        (("pass", "pass"), (9, "all_pass"), "pass", 0),
+        (("pass", "inconclusive"), None, "inconclusive", 3),
+        (("inconclusive", "no_data"), (7, "no_data"), "inconclusive", 3),
+        (("inconclusive", "no_data"), (7, "no_data_too_long"), "no_data", 4),
+        (("pass", "error"), (6, "could_not_measure"), "inconclusive", 3),
+        (("error", "fail"), None, "fail", 1),
+        (("pass", "pass"), (7, "stale"), "no_data", 4),
+        (("pass", "pass"), (9, "drill_not_caught"), "fail", 1),
+        (("pass", "pass"), (9, "rolled_back"), "inconclusive", 3),
     ],
 )
 def test_the_verdict_is_one_small_object(
-    store: Store, url: str, verdicts: tuple[str, ...], verdict: str, code: int, ok: bool
+    store: Store, url: str, verdicts: tuple[str, ...], decided: tuple[int, str] | None, verdict: str, code: int
 ) -> None:
     if verdicts:
-        decide_now(store, "math", verdicts)
+        decide_now(store, "math", verdicts, decided=decided)
     answer = call(f"{url}/api/v1/routes/math/verdict")
     assert answer.status == 200
-    assert (answer.json["verdict"], answer.json["code"], answer.json["ok"]) == (verdict, code, ok)
+    assert (answer.json["verdict"], answer.json["code"], answer.json["ok"]) == (verdict, code, code == 0)
+    assert bool(answer.json["reasons"]) == (code != 0)
     if "inconclusive" in verdicts:
         assert answer.json["needed"] == 120
         assert answer.json["samples"] == 40
-        assert answer.json["reasons"]
+
+
+@pytest.mark.parametrize(
+    ("age", "pair_age", "verdict"), [(3_000, 3_000, "pass"), (4_000, 4_000, "no_data"), (1_000, 4_000, "no_data")]
+)
+def test_a_pass_goes_stale(store: Store, age: float, pair_age: float, verdict: str) -> None:
+    decide_now(store, "math", ("pass", "pass"), at=NOW - age, newest_pair_at=NOW - pair_age)
+    with store.transaction() as tx:
+        found = route_verdict(tx, "math", NOW)
+    assert (found.verdict, found.ok) == (verdict, verdict == "pass")
+    assert not found.ok or found.reasons == ()
+    assert found.ok or "4000 s old; evidence is stale after 3600 s" in found.reasons[0]
+
+
+def test_a_failure_stays_one_while_its_evidence_goes_stale(store: Store) -> None:
+    decide_now(store, "math", ("fail", "pass"), decided=(5, "not_worth_it"), at=NOW - 4_000)
+    with store.transaction() as tx:
+        assert route_verdict(tx, "math", NOW).verdict == "fail"
 
 
 def test_a_killed_route_says_so_whatever_its_gates_say(store: Store, url: str) -> None:
@@ -123,7 +147,8 @@ def test_an_older_attempts_gates_are_no_verdict(store: Store, url: str) -> None:
 
 
 def test_a_decision_before_any_engine_belongs_to_this_attempt(store: Store, url: str) -> None:
-    body = {"decision": {"kind": "stay", "reason": "no_pairs", "sentence": "no data yet"}, "gates": []}
+    decision = {"kind": "stay", "row": 7, "reason": "no_pairs", "sentence": "no data yet", "missing": [], "at": NOW}
+    body = {"decision": decision, "gates": []}
     with store.transaction() as tx:
         tx.audit.append("math", "decision", "policy", body, NOW + 1)
         tx.audit.append("creative", "decision", "policy", body, NOW - 1)

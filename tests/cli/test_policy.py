@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+import canary
 from canary import wiring
 from canary.cli.policy import app
 from canary.domain.errors import PolicyError, UnreachableError
@@ -28,7 +30,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> InMemoryStore:
     made = InMemoryStore()
 
     @contextlib.contextmanager
-    def opened() -> Iterator[Store]:
+    def opened(*, migrate: bool = True) -> Iterator[Store]:
         yield made
 
     monkeypatch.setattr(wiring, "open_store", opened)
@@ -73,6 +75,36 @@ def test_validate_as_json(tmp_path: Path, legal: Path) -> None:
     assert body["policies"][0]["content_hash"] == load(legal).content_hash
     assert body["policies"][1]["error"]["where"].endswith("one.yaml:10:11")
     assert json.loads(run("validate", legal, "--json").stdout)["ok"] is True
+
+
+LIVE = LEGAL.replace("    live: waived\n    why: no users\n", "    live: [errors, speed]\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (LEGAL + "economy: carry\n", []),
+        (LEGAL, ["economy is restart (the default)"]),
+        (LIVE + "economy: carry\n", ["stages.canary-5.live is [errors, speed]"]),
+        (LIVE + "economy: restart\n", ["economy is restart", "stages.canary-5.live is [errors, speed]"]),
+    ],
+)
+def test_validate_warns_about_what_this_version_does_not_do(legal: Path, text: str, said: list[str]) -> None:
+    legal.write_text(text)
+    plain, body = run("validate", legal), json.loads(run("validate", legal, "--json").stdout)
+    warnings = body["policies"][0]["warnings"]
+    assert (plain.exit_code, body["ok"], len(warnings)) == (0, True, len(said))
+    assert all(warning.startswith(start) for warning, start in zip(warnings, said, strict=True))
+    assert plain.stderr.splitlines() == [f"{legal}: warning: {warning}" for warning in warnings]
+
+
+def test_the_shipped_policies_and_the_documented_one_ask_for_nothing_more(tmp_path: Path) -> None:
+    documented = Path(canary.__file__).parent / "docs" / "policy.md"
+    (example,) = re.findall(r"```yaml\n(.*?)```", documented.read_text(), re.DOTALL)
+    (tmp_path / "faq.yaml").write_text(example)
+    for path in (DEMO, tmp_path):
+        result = run("validate", path)
+        assert (result.exit_code, result.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("command", ["validate", "test"])
@@ -145,7 +177,7 @@ def test_apply_refuses_two_policies_for_one_route(store: InMemoryStore, tmp_path
 
 def test_apply_without_a_database_exits_5(monkeypatch: pytest.MonkeyPatch, legal: Path) -> None:
     @contextlib.contextmanager
-    def opened() -> Iterator[Store]:
+    def opened(*, migrate: bool = True) -> Iterator[Store]:
         raise UnreachableError("the database does not answer")
         yield
 

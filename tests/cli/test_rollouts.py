@@ -1,15 +1,18 @@
-"""`canary rollouts`: list, show, explain, kill and unkill, for people and as JSON, with the documented exit codes."""
+"""`canary rollouts`: list, show, explain and every order, for people and as JSON, with the documented exit codes."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
 from canary import cli
 from canary.cli import rollouts
+from canary.domain.rollout import State
 from canary.flow.ports import Store
 from canary.flow.tools.commands import kill
 from canary.inmemory import InMemoryStore
@@ -31,7 +34,7 @@ def run(store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     """Run `canary rollouts ...` on the store: exit code, standard output, standard error."""
 
     @contextmanager
-    def opened() -> Iterator[Store]:
+    def opened(*, migrate: bool = True) -> Iterator[Store]:
         yield store
 
     monkeypatch.setattr(rollouts, "open_store", opened)
@@ -67,7 +70,7 @@ def test_list_names_every_route(store: Store, run: Run) -> None:
 
 def test_an_empty_list_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def empty() -> Iterator[Store]:
+    def empty(*, migrate: bool = True) -> Iterator[Store]:
         yield InMemoryStore()
 
     monkeypatch.setattr(rollouts, "open_store", empty)
@@ -81,7 +84,7 @@ def test_show_prints_facts_decision_and_events(store: Store, run: Run) -> None:
     decide_now(store, "math")
     code, out, _ = run("show", "math")
     assert code == 0
-    assert "stay (inconclusive): not yet: 120 more requests" in out
+    assert "stay (not_yet): not yet: 120 more requests" in out
     assert "2023-11-14T22:13:20.000Z" in out
     code, out, _ = run("show", "math", "--json")
     found = json.loads(out)
@@ -129,7 +132,56 @@ def test_kill_and_unkill(store: Store, run: Run) -> None:
     assert "not killed" in err
 
 
-@pytest.mark.parametrize("words", [("show",), ("explain",), ("kill", "--reason", "x"), ("unkill", "--reason", "x")])
+def hold(store: Store, route: str, state: State = State.HELD) -> None:
+    with store.transaction() as tx:
+        before = tx.rollouts.get(route)
+        assert before is not None
+        tx.rollouts.put(replace(before, state=state, stage=1, entered_at=time.time(), version=before.version + 1))
+        tx.commit()
+
+
+def test_resume_and_retry(store: Store, run: Run) -> None:
+    hold(store, "math")
+    code, out, _ = run("resume", "math", "--reason", "looked at it", "--actor", "ada")
+    assert (code, out) == (0, "math is in canary again, attempt 1.\n")
+    code, out, err = run("resume", "math", "--reason", "again")
+    assert (code, out) == (5, "")
+    assert "a rollout in state canary is not held" in err
+    hold(store, "math")
+    code, out, _ = run("retry", "math", "--reason", "a new drafter", "--json")
+    assert (code, json.loads(out)) == (0, {"route": "math", "killed": False, "state": "shadow", "attempt": 2})
+
+
+def test_an_order_that_must_wait_is_one_sentence(store: Store, run: Run) -> None:
+    hold(store, "math", State.ROLLED_BACK)
+    code, out, err = run("retry", "math", "--reason", "again")
+    assert (code, out, len(err.splitlines())) == (5, "", 1)
+    assert "the cool-down ends in" in err
+    kill(store, "math", "users complain", "ada", NOW)
+    for order in ("resume", "retry"):
+        code, out, err = run(order, "math", "--reason", "again")
+        assert (code, out, len(err.splitlines())) == (6, "", 1)
+        assert "canary rollouts unkill math --reason WHY" in err
+
+
+def test_reading_and_killing_leave_the_schema_alone(store: Store, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    @contextmanager
+    def opened(*, migrate: bool = True) -> Iterator[Store]:
+        asked.append(migrate)
+        yield store
+
+    monkeypatch.setattr(rollouts, "open_store", opened)
+    for words in (("list",), ("show", "math"), ("explain", "math"), ("kill", "math", "--reason", "x")):
+        assert run(*words)[0] == 0
+    assert asked == [False] * 4
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("show",), ("explain",), *((order, "--reason", "x") for order in ("kill", "unkill", "resume", "retry"))],
+)
 def test_an_unknown_route_exits_2_and_names_the_known_ones(run: Run, words: tuple[str, ...]) -> None:
     code, out, err = run(words[0], "maths", *words[1:])
     assert (code, out) == (2, "")

@@ -57,6 +57,16 @@ def test_the_first_assessment_bakes_nothing_and_restarts_do_not_double() -> None
     assert act(first, evidence(), NOW).rollout.baked_seconds == 0.0
 
 
+def test_two_control_loops_with_different_clocks_bake_no_second_twice() -> None:
+    at = rollout("canary-5", assessed_at=NOW)
+    for second in range(1, 21):
+        at = act(at, evidence(), NOW + second).rollout
+        assert at.assessed_at == NOW + second
+        at = act(at, evidence(), NOW + second - 15).rollout
+        assert at.assessed_at == NOW + second, "a clock behind moves nothing back"
+    assert at.baked_seconds == 20.0
+
+
 def test_a_held_rollout_does_not_bake() -> None:
     assert act(rollout("held at canary-5", baked_seconds=7.0), evidence()).rollout.baked_seconds == 7.0
 
@@ -172,6 +182,15 @@ def test_the_same_epoch_again_writes_nothing() -> None:
 def test_the_first_epoch_of_an_applied_policy_is_no_change() -> None:
     stepped = new_epoch(rollout("shadow", epoch="", attempt=2), "first", POLICY, NOW)
     assert (stepped.rollout.epoch, stepped.rollout.attempt, stepped.rollout.state) == ("first", 2, State.SHADOW)
+
+
+def test_an_epoch_that_is_entered_again_opens_the_attempt_that_it_is_told() -> None:
+    for place in ("shadow", "canary-5", "full", "held at full", "rolled_back"):
+        new = new_epoch(rollout(place, attempt=7), "earlier", POLICY, NOW, attempt=3).rollout
+        assert (new.epoch, new.attempt) == ("earlier", 3)
+    first = rollout("shadow", epoch="", attempt=2)
+    assert [new_epoch(first, "first", POLICY, NOW, attempt=n).rollout.attempt for n in (1, 4)] == [2, 4]
+    assert new_epoch(rollout("shadow"), "epoch", POLICY, NOW, attempt=5).rollout == rollout("shadow")
 
 
 def test_a_new_epoch_leaves_a_kill_and_an_archive_alone() -> None:

@@ -30,6 +30,11 @@ TABLE: dict[str, tuple[int, Situation, str]] = {
     "not_worth_it_live": (5, Situation({"live speed": "fail"}), "stay roll_back roll_back stay"),
     "not_worth_it": (5, Situation({"speed": "fail"}), "stay hold stay stay"),
     "could_not_measure": (6, Situation({"row_gate": "error"}, {"errors": 4}), "hold hold stay! stay"),
+    "drill_not_caught": (
+        9,
+        Situation({}, {"baked_seconds": 100.0}, {"subject": FAULT}, {"num_pairs": 900}),
+        "hold! hold! hold! stay",
+    ),
     "no_data_to_baseline": (
         7,
         Situation(rollout={"entered_at": NOW - 3000}, policy={"on_no_data": "baseline"}, evidence={"none": True}),
@@ -39,11 +44,10 @@ TABLE: dict[str, tuple[int, Situation, str]] = {
     "no_pairs": (7, Situation(evidence={"none": True}), "stay stay stay! stay"),
     "stale": (7, Situation(evidence={"newest_pair_at": NOW - 501}), "stay stay stay! stay"),
     "no_data": (7, Situation({"row_gate": "no_data"}), "stay stay stay stay"),
-    "expired": (8, Situation({"speed": "inconclusive"}, evidence={"num_pairs": 900}), "hold - - stay"),
-    "waited_too_long": (8, Situation({"speed": "inconclusive"}, {"entered_at": NOW - 10_001}), "hold hold stay stay"),
-    "not_yet": (8, Situation({"speed": "inconclusive"}), "stay stay stay stay"),
+    "expired": (8, Situation({"errors": "inconclusive"}, evidence={"num_pairs": 900}), "hold - - stay"),
+    "waited_too_long": (8, Situation({"errors": "inconclusive"}, {"entered_at": NOW - 10_001}), "hold hold stay stay"),
+    "not_yet": (8, Situation({"errors": "inconclusive"}), "stay stay stay stay"),
     "baking": (8, Situation(rollout={"baked_seconds": 99.0}), "- stay - stay"),
-    "drill_not_caught": (9, Situation(rollout={"baked_seconds": 100.0}, policy={"subject": FAULT}), "hold! hold! hold! stay"),
     "all_pass": (9, Situation(rollout={"baked_seconds": 100.0}), "advance advance stay stay"),
 }
 
@@ -90,6 +94,8 @@ OTHERWISE = {
     ("inside_margin", "live_errors"): "live_errors",
     ("inside_margin", "could_not_measure"): "safety_failed",  # not every certificate holds
     ("inside_margin", "no_data"): "safety_failed",
+    ("not_worth_it_live", "drill_not_caught"): "drill_not_caught",  # nobody asks whether a drill is worth it
+    ("not_worth_it", "drill_not_caught"): "drill_not_caught",
     ("no_pairs", "waited_too_long"): "no_data_too_long",  # so long is over the limit for no data
     ("no_data", "waited_too_long"): "no_data_too_long",
 }
@@ -103,7 +109,7 @@ PAIRS = [
 @pytest.mark.parametrize(("earlier", "later"), PAIRS)
 def test_the_first_matching_row_decides(earlier: str, later: str) -> None:
     both = TABLE[earlier][1].over(TABLE[later][1])
-    place = "shadow" if earlier == "expired" else "canary-5"
+    place = "shadow" if earlier in ("expired", "drill_not_caught") else "canary-5"
     assert both.decide(place).reason == OTHERWISE.get((earlier, later), earlier)
 
 
@@ -146,6 +152,39 @@ def test_a_stages_live_gate_must_be_live() -> None:
     at = rollout("canary-5", baked_seconds=100.0)
     assert decide(at, policy, evidence(), NOW).missing[0].gate == "live speed"
     assert decide(at, policy, evidence({"live speed": "pass"}), NOW).kind == "advance"
+
+
+UNTIMED = {"speed": {"verdict": "no_data"}, "acceptance": None}
+
+
+@pytest.mark.parametrize("gates", [UNTIMED, {"speed": "fail"}, {"live speed": "fail"}, {"acceptance": "error"}])
+def test_a_drill_is_asked_nothing_about_its_economy(gates: dict[str, object]) -> None:
+    drill = replace(POLICY, subject=FAULT)
+    uncaught = decide(rollout("shadow"), drill, evidence(gates), NOW)
+    assert (uncaught.kind, uncaught.reason, uncaught.page, uncaught.missing) == ("hold", "drill_not_caught", True, ())
+    assert uncaught.sentence == (
+        "The injected fault resample_from_target was not caught in 200 requests, so a pass proves nothing; "
+        "a drill never takes traffic."
+    )
+    assert decide(rollout("shadow"), POLICY, evidence(gates), NOW).kind == "stay"
+    assert decide(rollout("shadow"), drill, evidence({**gates, "losslessness": "fail"}), NOW).kind == "kill"
+
+
+@pytest.mark.parametrize("verdict", ["inconclusive", "no_data"])
+def test_a_drill_that_no_gate_catches_in_all_its_requests_calls_a_person(verdict: str) -> None:
+    drill, gates = replace(POLICY, subject=FAULT), {**UNTIMED, "row_gate": verdict}
+    before = decide(rollout("shadow"), drill, evidence(gates, num_pairs=899), NOW)
+    assert (before.kind, before.page) == ("stay", False)
+    assert [m.gate for m in before.missing] == ["row_gate"]
+    for changes in ({}, {"newest_pair_at": NOW - 501}):
+        spent = decide(rollout("shadow"), drill, evidence(gates, num_pairs=900, **changes), NOW)
+        assert (spent.kind, spent.reason, spent.page, [m.gate for m in spent.missing]) == (
+            "hold",
+            "drill_not_caught",
+            True,
+            ["row_gate"],
+        )
+    assert decide(rollout("shadow"), drill, evidence({**gates, "losslessness": "fail"}, num_pairs=900), NOW).kind == "kill"
 
 
 @pytest.mark.parametrize("changes", [{"epoch": "old"}, {"attempt": 2}])

@@ -14,7 +14,7 @@ from canary.engine import sampling, streams
 from canary.engine.drafters.base import Round
 from canary.engine.drafters.draft_model import DraftModelDrafter, require_same_words
 from canary.engine.drafters.ngram import History, NgramDrafter
-from canary.engine.sampling import Rows
+from canary.engine.rows import Rows
 from tests.engine.tiny import VOCAB, noisy_copy, tiny_model, tiny_tokenizer
 
 

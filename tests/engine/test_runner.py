@@ -107,11 +107,24 @@ def test_score_is_the_plain_model(target: Path) -> None:
         0.5 * (warp(torch.zeros(1, 1), a[None]).softmax(-1) - warp(torch.zeros(1, 1), b[None]).softmax(-1)).abs().sum().item()
         for a, b in zip(logits, shifted, strict=True)
     ]
-    rows = score(model, prompt, answer, shifted, temperature)
+    sampled = SamplingParams(4, temperature=temperature)
+    rows = score(model, prompt, answer, shifted, sampled)
     assert np.allclose(column(rows, "row_tv")[:, 0], wanted, atol=1e-5)
     gaps = (logits.amax(-1) - logits[range(4), answer]).numpy()
     assert np.allclose(column(rows, "logit_gap")[:, 0], gaps, atol=1e-4)
-    assert column(score(model, prompt, answer, logits, 0.0), "row_tv").max() < 1e-5
+    assert column(score(model, prompt, answer, logits, SamplingParams(4, temperature=0.0)), "row_tv").max() < 1e-5
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0.5}, {"temperature": 1.0, "top_k": 3}, {"temperature": 1.0, "top_p": 0.5}])
+def test_a_skipped_parameter_makes_every_row_an_outlier(
+    target: Path, monkeypatch: pytest.MonkeyPatch, params: dict[str, float]
+) -> None:
+    engine, asked = open_engine(subject(target)), requests(2, **params)
+    clean = [g.rows for g in engine.generate(asked, Arm.CANDIDATE)]
+    monkeypatch.setattr("canary.engine.decode.sampling.process", lambda logits, rows: logits.float().softmax(-1))
+    wrong = [g.rows for g in engine.generate(asked, Arm.CANDIDATE)]
+    assert all(rows is not None and column(rows, "row_tv").max() < 1e-3 for rows in clean)
+    assert all(rows is not None and (column(rows, "row_tv") == 1).mean() > 0.5 for rows in wrong)
 
 
 def test_timing_is_positive_ordered_and_untraced(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ import torch
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from canary.domain.traffic import SamplingParams
-from canary.engine.sampling import INVALID, Rows, argmax, block_sums, draw, mass_around, process, unfiltered
+from canary.engine.rows import Rows
+from canary.engine.sampling import INVALID, argmax, block_sums, draw, mass_around, process, unfiltered
 
 VOCAB = 1000
 SETTINGS = [

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from canary.domain.traffic import SamplingParams
-from canary.engine.sampling import INVALID, Rows, draw, process
+from canary.engine.rows import Rows
+from canary.engine.sampling import INVALID, draw, process
 from canary.engine.verify import Verified, verify, verify_greedy
 from tests.engine.worlds import VOCAB, emitted, exact, round_distribution, table, total_variation
 

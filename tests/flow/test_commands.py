@@ -1,4 +1,4 @@
-"""The kill switch: one transaction, beats every state, idempotent, and undone only by a person with a reason."""
+"""What a person orders. A kill: one transaction, beats every state, idempotent, undone only with a reason. Resume and retry."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from canary.domain.errors import ConflictError, NotFoundError, RequestError
+from canary.domain.errors import ConflictError, KilledError, NotFoundError, RequestError
 from canary.domain.rollout import State
 from canary.flow.ports import Store
-from canary.flow.tools.commands import kill, unkill
+from canary.flow.tools.commands import kill, resume, retry, unkill
 from canary.inmemory import InMemoryStore
 from tests.api.served import NOW, add_route, set_weight
 
@@ -132,7 +132,65 @@ def test_only_a_killed_route_can_be_unkilled(store: Store) -> None:
         unkill(store, "math", "why not", "bob", NOW)
 
 
-@pytest.mark.parametrize("order", [kill, unkill])
+def test_resume_goes_on_in_the_stage_where_it_stopped(store: Store) -> None:
+    put_state(store, State.HELD, 1, errors=5, baked_seconds=7.0)
+    set_weight(store, "math", 500)
+    rollout = resume(store, "math", "looked at it", "ada", NOW + 5)
+    assert (rollout.state, rollout.stage, rollout.attempt, rollout.errors) == (State.CANARY, 1, 1, 0)
+    assert (rollout.entered_at, rollout.baked_seconds, rollout.reason) == (NOW + 5, 0.0, "resumed: looked at it")
+    with store.transaction() as tx:
+        assert tx.rollouts.get("math") == rollout
+        flag, newest = tx.flags.get("math"), tx.audit.list("math")[0]
+    assert flag is not None
+    assert (flag.weight, flag.killed, flag.stage) == (500, False, "canary-5")
+    assert (newest["kind"], newest["actor"]) == ("resume", "ada")
+    assert "looked at it" in str(newest["body"])
+    with pytest.raises(ConflictError, match="not held"):
+        resume(store, "math", "again", "ada", NOW + 6)
+
+
+def test_retry_opens_the_next_attempt_after_the_cool_down(store: Store) -> None:
+    put_state(store, State.ROLLED_BACK, 1, entered_at=NOW)
+    with pytest.raises(ConflictError, match="cool-down ends in 600 s"):
+        retry(store, "math", "a new drafter", "ada", NOW + 3000)
+    rollout = retry(store, "math", "a new drafter", "ada", NOW + 3600)
+    assert (rollout.state, rollout.stage, rollout.attempt) == (State.SHADOW, 0, 2)
+    with store.transaction() as tx:
+        assert tx.rollouts.get("math") == rollout
+        flag, newest = tx.flags.get("math"), tx.audit.list("math")[0]
+    assert flag is not None
+    assert (flag.weight, flag.stage) == (0, "shadow")
+    assert (newest["kind"], newest["actor"]) == ("retry", "ada")
+    with pytest.raises(ConflictError, match="nothing to retry"):
+        retry(store, "math", "again", "ada", NOW + 9000)
+
+
+def test_retry_takes_a_held_canary_off_its_traffic(store: Store) -> None:
+    put_state(store, State.HELD, 2)
+    set_weight(store, "math", 1000)
+    assert retry(store, "math", "a new drafter", "ada", NOW).attempt == 2
+    with store.transaction() as tx:
+        flag = tx.flags.get("math")
+    assert flag is not None
+    assert flag.weight == 0
+
+
+@pytest.mark.parametrize("order", [resume, retry])
+def test_a_kill_is_lifted_first(store: Store, order) -> None:  # type: ignore[no-untyped-def]
+    put_state(store, State.HELD, 1)
+    kill(store, "math", "users complain", "ada", NOW)
+    with store.transaction() as tx:
+        before = (tx.flags.get("math"), len(tx.audit.list("math")))
+    with pytest.raises(KilledError, match=r"canary rollouts unkill math --reason WHY\.$"):
+        order(store, "math", "go on", "ada", NOW + 9000)
+    put_state(store, State.HELD, 1, killed=False)
+    with pytest.raises(KilledError):
+        order(store, "math", "go on", "ada", NOW + 9000)
+    with store.transaction() as tx:
+        assert (tx.flags.get("math"), len(tx.audit.list("math"))) == before
+
+
+@pytest.mark.parametrize("order", [kill, unkill, resume, retry])
 @pytest.mark.parametrize(
     ("reason", "actor", "where"), [(" ", "ada", "/reason"), ("x" * 501, "ada", "/reason"), ("why", "", "/actor")]
 )
@@ -142,7 +200,7 @@ def test_reason_and_actor_are_needed(store: Store, order, reason: str, actor: st
     assert caught.value.where == where
 
 
-@pytest.mark.parametrize("order", [kill, unkill])
+@pytest.mark.parametrize("order", [kill, unkill, resume, retry])
 def test_an_unknown_route_names_the_known_ones(store: Store, order) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(NotFoundError, match=r"known: math"):
         order(store, "maths", "why", "ada", NOW)

@@ -1,4 +1,7 @@
-"""Every outcome of one draw: rows of all kinds, and the per-token scalars that the shipped trace gives to each possible token."""
+"""Every outcome of one draw: rows of all kinds, and the per-token scalars that the shipped trace gives to each possible token.
+
+Two paths: the trace's own float64 values, and the same after packing, as they are stored and as the statistics read them.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from canary.domain.pairs import ALTERNATIVES, Provenance
-from canary.engine.trace import EmittedRows, trace_rows
+from canary.domain.pairs import ALTERNATIVES, Columns, Provenance
+from canary.engine.trace import EmittedRows, pack, trace_rows
+from canary.stats.bets import column, log_ratios
+from canary.stats.pit import ORDERS
 
 VOCAB = 7
+EXACT = 1e-12
+# A stored log-ratio is a float32 of size at most ln 1e9 < 32, so it is off by at most 2^-24 * 16 = 9.5e-7, and so, relatively, is
+# the mass of an alternative; a PIT value is off by 3e-8, where the steepest bet has slope .5 * 20.
+PACKED = 1e-6
 
 
 @dataclass(frozen=True)
@@ -72,11 +81,20 @@ def _rows() -> Iterator[tuple[str, Tensor]]:
     yield "tiny", tiny
 
 
-def draws(v: np.ndarray) -> Iterator[Draw]:
+def _scalars(trace: dict[str, Tensor], packed: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """(log-ratios [VOCAB, alternatives], PIT values [VOCAB] by order) of one trace."""
+    if not packed:
+        return trace["log_ratio"].numpy(), {order: trace[order].numpy() for order in ORDERS}
+    stored = Columns.from_bytes(pack(trace).to_bytes())
+    return np.stack(list(log_ratios(stored).values()), 1), {order: column(stored, order) for order in ORDERS}
+
+
+def draws(v: np.ndarray, *, packed: bool = False) -> Iterator[Draw]:
     """All kinds of target row against all kinds of draft: dense, one-hot on every token, and none.
 
     Args:
         v: the uniforms of the randomised PIT to evaluate, [num_v].
+        packed: through the stored float32 columns.
     """
     rows = list(_rows())
     for name, p in rows:
@@ -84,13 +102,13 @@ def draws(v: np.ndarray) -> Iterator[Draw]:
         drafts: list[tuple[str, Tensor | None, int | None]] = [(f"dense {other}", q, None) for other, q in rows]
         drafts += [(f"one-hot {token}", None, token) for token in range(VOCAB)] + [("absent", None, None)]
         for other, q, token in drafts:
-            traces = [_trace(p, q, token, previous, unfiltered, float(each)) for each in v]
-            ratios = traces[0]["log_ratio"].numpy()
+            found = [_scalars(_trace(p, q, token, previous, unfiltered, float(each)), packed) for each in v]
+            ratios = found[0][0]
             yield Draw(
                 label=f"{name} against {other}",
                 p=p.numpy(),
                 log_ratio={k: ratios[:, at] for at, k in enumerate(ALTERNATIVES)},
-                pit={order: np.stack([t[order].numpy() for t in traces], 1) for order in ("pit_id", "pit_ratio")},
+                pit={order: np.stack([pit[order] for _, pit in found], 1) for order in ORDERS},
             )
 
 
@@ -100,7 +118,7 @@ def mean(p: np.ndarray, values: np.ndarray) -> float:
     return float(np.sum(p[inside] * values[inside]))
 
 
-def check_bet(p: np.ndarray, values: np.ndarray) -> None:
+def check_bet(p: np.ndarray, values: np.ndarray, tolerance: float = EXACT) -> None:
     """Fail unless the values are those of a bet: not negative, and of mean at most 1 under p."""
     assert (values[p > 0] >= 0).all()
-    assert mean(p, values) <= 1 + 1e-12
+    assert mean(p, values) <= 1 + tolerance

@@ -20,6 +20,9 @@ from canary.stats.pit import Pit
 from tests.stats.world import CALIBRATING, LENGTH, Engine, Item, Run, World, context_of, pair_of
 
 BATCH = 10  # runs that are simulated side by side
+NUM_PAIRS = 40  # of the run that tests of the fold share
+
+Setting = tuple[Battery, list[Pair], list[Item]]  # see `conftest.setting`
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from canary.domain.policy import Gates
 from canary.domain.traffic import Stratum
 from canary.stats.part import Calibration, Context, Part, Sums
 
-CALIBRATION = Calibration(tv={}, tv_upper={}, unigram={}, unigram_floor=-10.0, num_requests=20, hash="c" * 8)
+CALIBRATION = Calibration(tv={}, tv_upper={}, unigram={}, unigram_floor=-10.0, num_requests=20, num_ordinals=20, hash="c" * 8)
 
 
 def context(gates: Gates | None = None, *, calibrated: bool = True, k: int = 4, exact_rows: bool = False) -> Context:

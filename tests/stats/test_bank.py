@@ -8,18 +8,19 @@ import pytest
 from canary.domain.pairs import ALTERNATIVES, DrafterKind
 from canary.stats.bank import BURST_LAMBDAS, BURST_SHARES, SINGLES, STANDING, Bank, Standing, is_active, log_burst
 from canary.stats.bets import LAMBDAS, legendre, log_bets, log_inverse_bets, log_weighted_sum
-from tests.stats.enumerate_rows import check_bet, draws, mean
+from tests.stats.enumerate_rows import EXACT, PACKED, check_bet, draws, mean
 from tests.stats.world import context_of
 
 NONE = np.array([0.5])
 
 
-def test_every_bank_bet_has_mean_at_most_one() -> None:
-    for draw in draws(NONE):
+@pytest.mark.parametrize(("packed", "tolerance"), [(False, EXACT), (True, PACKED)])
+def test_every_bank_bet_has_mean_at_most_one(packed: bool, tolerance: float) -> None:
+    for draw in draws(NONE, packed=packed):
         for ratio in draw.log_ratio.values():
             bets = np.exp(log_bets(ratio))
             for at in range(len(LAMBDAS)):
-                check_bet(draw.p, bets[:, at])
+                check_bet(draw.p, bets[:, at], tolerance)
 
 
 def test_the_unigram_bet_has_mean_at_most_one() -> None:
@@ -32,8 +33,9 @@ def test_the_unigram_bet_has_mean_at_most_one() -> None:
             check_bet(draw.p, np.exp(log_bets(ratio))[:, at])
 
 
-def test_every_whole_request_bet_has_mean_at_most_one() -> None:
-    pool = list(draws(NONE))
+@pytest.mark.parametrize(("packed", "tolerance"), [(False, EXACT), (True, 2 * PACKED)])  # a product of two tokens
+def test_every_whole_request_bet_has_mean_at_most_one(packed: bool, tolerance: float) -> None:
+    pool = list(draws(NONE, packed=packed))
     first, second = pool[3], pool[30]
     for k in ("draft", "shift"):
         for lam in BURST_LAMBDAS:
@@ -41,14 +43,21 @@ def test_every_whole_request_bet_has_mean_at_most_one() -> None:
             bets = np.exp(log_burst(one[:, None] + two[None, :]))  # [x1, x2, shares]
             joint = first.p[:, None] * second.p[None, :]
             for at in range(len(BURST_SHARES)):
-                check_bet(joint.ravel(), bets[..., at].ravel())
+                check_bet(joint.ravel(), bets[..., at].ravel(), tolerance)
 
 
-def test_a_planted_invalid_bet_is_caught() -> None:
-    draw = next(iter(draws(NONE)))
-    heavy = draw.log_ratio["draft"] + np.log(1.001)  # an alternative of mass 1.001
+@pytest.mark.parametrize(("packed", "tolerance", "mass"), [(False, EXACT, 1 + 1e-9), (True, PACKED, 1 + 1e-5)])
+def test_a_planted_invalid_bet_is_caught(packed: bool, tolerance: float, mass: float) -> None:
+    draw = next(iter(draws(NONE, packed=packed)))
+    heavy = draw.log_ratio["draft"] + np.log(mass)  # an alternative of more than all mass
     with pytest.raises(AssertionError):
-        check_bet(draw.p, np.exp(log_bets(heavy))[:, -1])
+        check_bet(draw.p, np.exp(log_bets(heavy))[:, -1], tolerance)
+
+
+def test_packing_rounds_the_scalars() -> None:
+    """Otherwise the packed path would be the exact one under another name."""
+    exact, stored = (next(iter(draws(NONE, packed=packed))).log_ratio["hot"] for packed in (False, True))
+    assert 0 < np.abs(exact - stored).max() < PACKED
 
 
 def test_bets_have_power_against_their_own_alternative() -> None:

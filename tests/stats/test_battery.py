@@ -4,40 +4,26 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from canary.domain.errors import ConflictError
-from canary.domain.evidence import Verdict
-from canary.domain.pairs import TRACE_COLUMNS, Columns, DrafterKind, Pair
+from canary.domain.evidence import GateRole, Verdict
 from canary.domain.traffic import Stratum
+from canary.stats import completeness
 from canary.stats.battery import Battery, default_parts, pack, unpack
 from canary.stats.pit import Pit
 from canary.stats.state import State
-from tests.stats.experiments import attempts, battery_of, items
-from tests.stats.world import Engine, Item, World
-
-NUM_PAIRS = 40
-
-
-@pytest.fixture(scope="module")
-def setting() -> tuple[Battery, list[Pair], list[Item]]:
-    engine = Engine(World.make(), DrafterKind.DENSE, "resample_from_target")
-    context, pairs = next(attempts(engine, 1, NUM_PAIRS, seed=5))
-    stored = list(items(context, pairs))
-    stored[7] = replace(stored[7], increments=None, calibration_hash="")  # tombstones, before and after calibration
-    stored[30] = replace(stored[30], increments=None, calibration_hash="")
-    return battery_of(context), pairs, stored
+from tests.stats.experiments import NUM_PAIRS, Setting, battery_of
 
 
 def text(state: State) -> str:
     return json.dumps(state.to_json(), sort_keys=True)
 
 
-def test_any_split_of_the_fold_gives_the_same_bits(setting: tuple[Battery, list[Pair], list[Item]]) -> None:
+def test_any_split_of_the_fold_gives_the_same_bits(setting: Setting) -> None:
     battery, _, stored = setting
     whole = text(battery.fold(battery.start(), stored))
     for seed in range(8):
@@ -48,7 +34,7 @@ def test_any_split_of_the_fold_gives_the_same_bits(setting: tuple[Battery, list[
         assert text(state) == whole
 
 
-def test_counts_and_peaks(setting: tuple[Battery, list[Pair], list[Item]]) -> None:
+def test_counts_and_peaks(setting: Setting) -> None:
     battery, _, stored = setting
     bank = battery.parts[0]
     width = len(bank.names(battery.context))
@@ -66,7 +52,7 @@ def test_counts_and_peaks(setting: tuple[Battery, list[Pair], list[Item]]) -> No
     assert gate.details["recovered_impossible"] > 3  # type: ignore[operator]
 
 
-def test_folding_leaves_the_given_state_alone(setting: tuple[Battery, list[Pair], list[Item]]) -> None:
+def test_folding_leaves_the_given_state_alone(setting: Setting) -> None:
     battery, _, stored = setting
     before = battery.start()
     battery.fold(before, stored)
@@ -74,13 +60,13 @@ def test_folding_leaves_the_given_state_alone(setting: tuple[Battery, list[Pair]
 
 
 @pytest.mark.parametrize("order", [[1], [0, 2], [0, 0], [0, 1, 0]])
-def test_a_gap_or_a_repeat_is_refused(setting: tuple[Battery, list[Pair], list[Item]], order: list[int]) -> None:
+def test_a_gap_or_a_repeat_is_refused(setting: Setting, order: list[int]) -> None:
     battery, _, stored = setting
     with pytest.raises(ConflictError, match="ordinal"):
         battery.fold(battery.start(), [stored[i] for i in order])
 
 
-def test_another_calibration_is_refused(setting: tuple[Battery, list[Pair], list[Item]]) -> None:
+def test_another_calibration_is_refused(setting: Setting) -> None:
     battery, _, stored = setting
     state = battery.fold(battery.start(), stored[:25])
     for named in ("other", ""):
@@ -91,7 +77,7 @@ def test_another_calibration_is_refused(setting: tuple[Battery, list[Pair], list
         uncalibrated.fold(uncalibrated.start(), stored[:21])
 
 
-def test_another_layout_is_refused(setting: tuple[Battery, list[Pair], list[Item]]) -> None:
+def test_another_layout_is_refused(setting: Setting) -> None:
     battery, _, stored = setting
     shorter = Battery(battery.context, (Pit(),))
     state = battery.fold(battery.start(), stored[:3])
@@ -103,7 +89,7 @@ def test_another_layout_is_refused(setting: tuple[Battery, list[Pair], list[Item
         battery.fold(battery.start(), [replace(stored[0], increments=stored[0].increments[8:])])
 
 
-def test_a_state_of_another_version_is_refused(setting: tuple[Battery, list[Pair], list[Item]]) -> None:
+def test_a_state_of_another_version_is_refused(setting: Setting) -> None:
     body = setting[0].start().to_json()
     with pytest.raises(ConflictError, match="version"):
         State.from_json({**body, "version": 0})
@@ -117,78 +103,8 @@ def test_packing_is_little_endian_and_exact() -> None:
     assert (unpack(pack(values)) == values).all()
 
 
-def changed(pair: Pair, name: str, change: Callable[[np.ndarray], object]) -> Pair:
-    """The pair with one trace column altered in place."""
-    trace = pair.candidate.trace
-    assert trace is not None
-    kind, width = TRACE_COLUMNS[name]
-    values = np.frombuffer(trace.data[name], kind).reshape(-1, width).copy()
-    change(values)
-    data = {**trace.data, name: values.tobytes()}
-    return replace(pair, candidate=replace(pair.candidate, trace=Columns(trace.num_tokens, data)))
-
-
-def set_first(value: float) -> Callable[[np.ndarray], object]:
-    return lambda values: values.__setitem__((0, 0), value)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("log_prob", 0.01),
-        ("log_prob", float("nan")),
-        ("log_ratio", float("nan")),
-        ("max_prob", 1.1),
-        ("pit_id", -0.1),
-        ("pit_ratio", 1.5),
-        ("tv", float("nan")),
-        ("position_in_round", 5),
-        ("position_in_round", -1),
-        ("provenance", 4),
-        ("drafted", 2),
-    ],
-)
-def test_a_trace_that_contradicts_itself_is_set_aside(
-    setting: tuple[Battery, list[Pair], list[Item]], name: str, value: float
-) -> None:
-    battery, pairs, _ = setting
-    bad = changed(pairs[25], name, set_first(value))
-    assert battery.increments(bad) is None
-    assert name in (battery.problem(bad) or "")
-
-
-def test_malformed_pairs_are_set_aside(setting: tuple[Battery, list[Pair], list[Item]]) -> None:
-    battery, pairs, _ = setting
-    pair = pairs[25]
-    trace = pair.candidate.trace
-    assert trace is not None
-    tokens = pair.candidate.token_ids
-    lacking = Columns(96, {k: v for k, v in trace.data.items() if k != "pit_id"})
-    cases = {
-        "the drafter vanished": replace(pair, error="the drafter vanished"),
-        "trace is missing": replace(pair, candidate=replace(pair.candidate, trace=None)),
-        "pit_id": replace(pair, candidate=replace(pair.candidate, trace=lacking)),
-        "outside the vocabulary": replace(pair, candidate=replace(pair.candidate, token_ids=(*tokens[:-1], 256))),
-        "token -1": replace(pair, candidate=replace(pair.candidate, token_ids=(*tokens[:-1], -1))),
-        "describes 96 tokens": replace(pair, candidate=replace(pair.candidate, token_ids=tokens[:-1])),
-        "token_ids are empty": replace(pair, baseline=replace(pair.baseline, token_ids=())),
-    }
-    for words, bad in cases.items():
-        assert words in (battery.problem(bad) or ""), words
-        assert battery.increments(bad) is None
-
-
-def test_a_token_outside_the_support_is_evidence_not_a_broken_pair(setting: tuple[Battery, list[Pair], list[Item]]) -> None:
-    battery, pairs, _ = setting
-    impossible = changed(pairs[25], "log_prob", set_first(float("-inf")))
-    usual, found = battery.increments(pairs[25]), battery.increments(impossible)
-    assert usual is not None
-    assert found is not None
-    assert (found - usual)[battery.names.index("bank.unigram@0.9")] > 10
-
-
 def test_a_failed_arm_and_a_greedy_pair_add_nothing_to_the_sampled_tests(
-    setting: tuple[Battery, list[Pair], list[Item]],
+    setting: Setting,
 ) -> None:
     battery, pairs, _ = setting
     failed = replace(pairs[25], candidate=replace(pairs[25].candidate, error="out of memory", token_ids=(), trace=None))
@@ -200,7 +116,48 @@ def test_a_failed_arm_and_a_greedy_pair_add_nothing_to_the_sampled_tests(
         assert nonzero == {column, f"certificates.{pair.stratum}_pairs"}
 
 
-def test_the_default_battery_is_whole(setting: tuple[Battery, list[Pair], list[Item]]) -> None:
+@pytest.mark.parametrize(
+    ("folded", "lost", "verdict", "reason"),
+    [
+        (0, 0, Verdict.NO_DATA, "no_data"),
+        (1, 0, Verdict.PASS, "few_lost"),
+        (19, 1, Verdict.NO_DATA, "too_few"),
+        (20, 1, Verdict.PASS, "few_lost"),
+        (20, 2, Verdict.FAIL, "too_many_lost"),
+        (400, 20, Verdict.PASS, "few_lost"),
+        (400, 21, Verdict.FAIL, "too_many_lost"),
+    ],
+)
+def test_lost_requests_say_that_the_measuring_is_broken(folded: int, lost: int, verdict: Verdict, reason: str) -> None:
+    gate = completeness.judge(folded, lost)
+    assert (gate.gate, gate.role) == ("completeness", GateRole.HARNESS)
+    assert (gate.verdict, gate.reason, gate.n) == (verdict, reason, folded)
+
+
+def test_lost_ordinals_reach_the_gate(setting: Setting) -> None:
+    battery, _, stored = setting
+    holes = [replace(item, increments=None, calibration_hash="") if item.ordinal % 5 == 4 else item for item in stored]
+    for items_, verdict in ((stored, Verdict.PASS), (holes, Verdict.FAIL)):
+        gates = {g.gate: g for g in battery.assess(battery.fold(battery.start(), items_))}
+        assert gates["completeness"].verdict is verdict
+    assert "10 of 40 requests were lost or set aside" in gates["completeness"].sentence
+
+
+def test_a_stratum_that_is_too_rare_to_be_tested_is_never_promoted(setting: Setting) -> None:
+    battery, pairs, stored = setting
+    assert not any(g.gate == "strata" for g in battery.assess(battery.fold(battery.start(), stored)))
+    greedy = battery.increments(replace(pairs[25], stratum=Stratum.GREEDY))
+    assert greedy is not None
+    rare = replace(stored[25], increments=pack(greedy))
+    (gate,) = (g for g in battery.assess(battery.fold(battery.start(), [*stored[:25], rare])) if g.gate == "strata")
+    assert (gate.role, gate.verdict, gate.reason) == (GateRole.EQUIVALENCE, Verdict.INCONCLUSIVE, "stratum_untested")
+    assert "1 of 25 requests are greedy" in gate.sentence
+    assert gate.details == {"untested": {"greedy": 1}}
+    more = [replace(rare, ordinal=i) for i in range(25, 28)]
+    assert not any(g.gate == "strata" for g in battery.assess(battery.fold(battery.start(), [*stored[:25], *more])))
+
+
+def test_the_default_battery_is_whole(setting: Setting) -> None:
     names = [part.name for part in default_parts()]
     assert len(set(names)) == len(names)
     battery = Battery(setting[0].context)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from canary.domain.errors import UsageError
-from canary.domain.pairs import TRACE_COLUMNS, Columns, DrafterKind, Pair
+from canary.domain.pairs import ALTERNATIVES, TRACE_COLUMNS, Columns, DrafterKind, Pair
 from canary.domain.traffic import Stratum
+from canary.stats.bets import one_sample_distance
 from canary.stats.calibration import calibrate, from_json, smoothed_unigram, to_json, upper_bound
 from tests.stats.world import VOCAB, Engine, World, context_of, pair_of
 
@@ -71,8 +72,8 @@ def test_tombstones_failures_and_greedy_pairs_are_left_out(pairs: list[Pair]) ->
     failed = replace(pairs[0], error="set aside")
     greedy = replace(pairs[1], stratum=Stratum.GREEDY)
     record = calibrate([None, failed, greedy, *pairs[2:]], CONTEXT)
-    assert record.num_requests == 4
-    assert replace(record, hash="") == replace(calibrate(pairs[2:], CONTEXT), hash="")
+    assert (record.num_requests, record.num_ordinals) == (4, 7)
+    assert replace(record, hash="", num_ordinals=4) == replace(calibrate(pairs[2:], CONTEXT), hash="")
 
 
 def test_without_a_sampled_request_nothing_is_known() -> None:
@@ -80,6 +81,22 @@ def test_without_a_sampled_request_nothing_is_known() -> None:
     assert record.num_requests == 0
     assert set(record.tv_upper.values()) == {1.0}
     assert (record.unigram, record.unigram_floor) == ({}, -math.log(VOCAB))
+
+
+@pytest.mark.parametrize(("ordinals", "required"), [(20, 10), (200, 10), (19, 10), (10, 5), (4, 2), (1, 1), (0, 1)])
+def test_strengths_need_ten_requests_or_half_of_a_short_calibration(ordinals: int, required: int) -> None:
+    assert calibrate([None] * ordinals, CONTEXT).num_required == required
+
+
+@pytest.mark.parametrize("kind", list(DrafterKind))
+def test_a_one_sample_distance_estimates_the_distance_of_the_rows(kind: DrafterKind) -> None:
+    run = Engine(World.make(), kind).run(25, 8, want_tv=True)
+    ratios = run.columns["log_ratio"].astype(np.float64).reshape(-1, len(ALTERNATIVES))
+    rows = run.columns["tv"].astype(np.float64).reshape(-1, len(ALTERNATIVES))
+    for at, name in enumerate(ALTERNATIVES):
+        found = one_sample_distance(ratios[:, at])
+        error = 4 * float(np.std(found - rows[:, at])) / math.sqrt(len(found))
+        assert float(found.mean()) == pytest.approx(float(rows[:, at].mean()), abs=error + 1e-6), name
 
 
 def test_a_trace_without_distances_is_refused(pairs: list[Pair]) -> None:

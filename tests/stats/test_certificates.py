@@ -21,7 +21,7 @@ from canary.stats.certificates import (
     strength,
 )
 from canary.stats.part import Calibration, Context, Sums
-from tests.stats.enumerate_rows import check_bet, draws
+from tests.stats.enumerate_rows import EXACT, PACKED, check_bet, draws
 from tests.stats.world import context_of
 
 NONE = np.array([0.5])
@@ -29,13 +29,14 @@ NAMES = (*ALTERNATIVES, "unigram")
 GOAL = math.log(100)
 
 
-def record(tv: float = 0.2, upper: float = 0.4, num_requests: int = 20, **others: float) -> Calibration:
+def record(tv: float = 0.2, upper: float = 0.4, num_requests: int = 20, num_ordinals: int = 20, **others: float) -> Calibration:
     return Calibration(
         tv={**dict.fromkeys(NAMES, tv), **others},
         tv_upper=dict.fromkeys(NAMES, upper),
         unigram={},
         unigram_floor=-5.5,
         num_requests=num_requests,
+        num_ordinals=num_ordinals,
         hash="h",
     )
 
@@ -48,6 +49,8 @@ def folded(context: Context, peaks: float | dict[str, float] = 10.0, **counts: f
     logs = dict.fromkeys(certificates, peaks) if isinstance(peaks, float) else dict.fromkeys(certificates, 10.0) | peaks
     usual = {"sampled_pairs": 220.0, "requests": 200.0, "tokens": 8000.0, "informative": 6000.0, "drafted": 3000.0}
     usual |= {f"reach_{n}": 200.0 for n in (1, 8, 16, 32)} | {f"seen:{k}": 9.0 for k in NAMES}
+    calibrated_tv = {} if context.calibration is None else context.calibration.tv
+    usual |= {f"tv:{k}": 8000.0 * tv for k, tv in calibrated_tv.items()}
     values = {**dict.fromkeys(names, 0.0), **usual, **logs, **counts}
     return Sums(names, np.array([values[n] for n in names]), logs)
 
@@ -60,13 +63,16 @@ def calibrated(kind: DrafterKind = DrafterKind.DENSE, **kwargs: float) -> Contex
     return replace(context_of(kind), calibration=record(**kwargs))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("packed", "tolerance"), [(False, EXACT), (True, PACKED)])
 @pytest.mark.parametrize("lam", [0.05, 0.3, MAX_STRENGTH])
-def test_a_bank_certificate_is_an_e_value_for_every_contamination_from_its_strength_on(lam: float) -> None:
-    for draw in draws(NONE):
-        for ratio in draw.log_ratio.values():
+def test_a_bank_certificate_is_an_e_value_for_every_contamination_from_its_strength_on(
+    lam: float, packed: bool, tolerance: float
+) -> None:
+    for draw, stored in zip(draws(NONE), draws(NONE, packed=packed), strict=True):
+        for name, ratio in draw.log_ratio.items():
             a = draw.p * np.exp(ratio)  # [VOCAB], what the alternative leaves on the target's support
             for share in (lam, (lam + 1) / 2, 1.0):
-                check_bet((1 - share) * draw.p + share * a, np.exp(log_certificate(ratio, lam)))
+                check_bet((1 - share) * draw.p + share * a, np.exp(log_certificate(stored.log_ratio[name], lam)), tolerance)
 
 
 def test_a_bank_certificate_below_its_strength_is_not_one() -> None:
@@ -162,13 +168,62 @@ def test_too_few_informative_tokens_are_no_information() -> None:
     assert none["bank_certificate"].needed is None
 
 
-def test_without_a_sampled_calibrating_request_nothing_can_be_certified() -> None:
-    context = calibrated(num_requests=0)
-    assert gates(context, folded(context))["bank_certificate"].reason == "not_calibrated"
+@pytest.mark.parametrize(("measured", "asked"), [(0, 20), (9, 20), (1, 4), (4, 10), (9, 60)])
+def test_strengths_from_too_few_sampled_requests_certify_nothing(measured: int, asked: int) -> None:
+    context = calibrated(num_requests=measured, num_ordinals=asked)
+    found = gates(context, folded(context))
+    assert {(g.verdict, g.reason) for g in found.values()} == {(Verdict.INCONCLUSIVE, "not_calibrated")}
+    assert f"Only {measured} sampled requests were among the {asked}" in found["bank_certificate"].sentence
+
+
+@pytest.mark.parametrize(("measured", "asked"), [(10, 20), (2, 4), (5, 10), (10, 60)])
+def test_strengths_from_enough_sampled_requests_certify(measured: int, asked: int) -> None:
+    context = calibrated(num_requests=measured, num_ordinals=asked)
+    assert gates(context, folded(context))["bank_certificate"].verdict is Verdict.PASS
+
+
+def test_a_direction_that_the_calibration_under_measured_is_not_certified() -> None:
+    """lam* = .05 for a TV of .2; at a TV of .32 it stands for 1.6 % instead of 1 %."""
+    context = calibrated()
+    drifted = gates(context, folded(context, **{"tv:draft": 8000 * 0.32}))
+    gate = drifted["bank_certificate"]
+    assert (gate.verdict, gate.reason, gate.needed) == (Verdict.INCONCLUSIVE, "calibration_drift", None)
+    for words in ("draft", "0.2000", "0.3200", "1.6 %", "not 1 %", "new attempt"):
+        assert words in gate.sentence
+    assert gate.details["reach"]["draft"] == pytest.approx(  # type: ignore[index]
+        {"strength": 0.05, "calibrated": 0.2, "realised": 0.32, "contamination": 0.016}
+    )
+    assert {drifted[name].verdict for name in ("pit_certificate", "request_certificate")} == {Verdict.PASS}
+    inside = gates(context, folded(context, **{"tv:draft": 8000 * 0.28}))["bank_certificate"]
+    assert inside.verdict is Verdict.PASS
+    assert "draft is excluded from 1.4 % on" in inside.sentence
+    early = gates(context, folded(context, 2.0, **{"tv:draft": 8000 * 0.9}))["bank_certificate"]
+    assert early.reason == "too_few"
+
+
+def test_a_direction_left_out_as_inside_the_margin_must_stay_inside() -> None:
+    narrow = record(residual=0.005)
+    narrow = replace(narrow, tv_upper={**narrow.tv_upper, "residual": 0.009})
+    context = replace(context_of(DrafterKind.DENSE), calibration=narrow)
+    assert gates(context, folded(context))["bank_certificate"].verdict is Verdict.PASS
+    gate = gates(context, folded(context, **{"tv:residual": 8000 * 0.02}))["bank_certificate"]
+    assert gate.reason == "calibration_drift"
+    assert "residual" in gate.sentence
+
+
+def test_a_gate_without_a_direction_never_passes() -> None:
+    tiny = replace(record(tv=0.0), tv_upper=dict.fromkeys(NAMES, 0.001))
+    context = replace(context_of(DrafterKind.DENSE), calibration=tiny)
+    gate = gates(context, folded(context, **{f"seen:{k}": 0.0 for k in NAMES}))["bank_certificate"]
+    assert (gate.verdict, gate.reason, gate.needed) == (Verdict.INCONCLUSIVE, "nothing_tested", None)
+    equal = calibrated(tv=0.0)
+    found = gates(equal, folded(equal, **{f"seen:{k}": 0.0 for k in NAMES}))
+    assert {found[name].reason for name in ("bank_certificate", "request_certificate")} == {"nothing_tested"}
+    assert found["pit_certificate"].verdict is Verdict.PASS
 
 
 def test_only_an_upper_bound_below_the_margin_leaves_a_direction_out() -> None:
-    narrow = replace(record(), tv_upper={**dict.fromkeys(NAMES, 0.4), "residual": 0.009})
+    narrow = replace(record(residual=0.005), tv_upper={**dict.fromkeys(NAMES, 0.4), "residual": 0.009})
     context = replace(context_of(DrafterKind.DENSE), calibration=narrow)
     gate = gates(context, folded(context, {"bank:residual": 0.0}))["bank_certificate"]
     assert gate.verdict is Verdict.PASS

@@ -83,6 +83,14 @@ def test_between_twenty_and_a_hundred_it_neither_passes_nor_kills() -> None:
     assert (found.verdict, found.reason) == (Verdict.INCONCLUSIVE, "suspicious")
 
 
+def test_an_estimate_above_the_margin_is_no_pass() -> None:
+    found = gate(Errors(), context(), [OK] * 48 + [CANDIDATE] * 2)
+    assert (found.verdict, found.reason, found.needed) == (Verdict.INCONCLUSIVE, "excess_possible", 150)
+    assert gate(Errors(), context(), [OK] * 197 + [CANDIDATE] * 2).verdict is Verdict.INCONCLUSIVE
+    assert gate(Errors(), context(), [OK] * 198 + [CANDIDATE] * 2).verdict is Verdict.PASS
+    assert gate(Errors(), context(), [OK] * 47 + [CANDIDATE] * 2 + [BASELINE] * 2).verdict is Verdict.PASS
+
+
 def test_a_kill_is_not_taken_back() -> None:
     found = gate(Errors(), context(), [CANDIDATE] * 12 + [OK] * 500)
     assert found.verdict is Verdict.FAIL

@@ -74,7 +74,7 @@ def fold_value(pairs: list[Pair]) -> float:
 
 
 def test_near_ties_of_an_honest_engine_do_not_kill() -> None:
-    """200 attempts of 50 requests whose arms both break the floor tenfold."""
+    """200 attempts of 50 requests whose arms both break the floor a hundredfold."""
     rng, killed = np.random.default_rng(3), 0
     where, part = context(QUICK), Greedy()
     arms = {True: [2.0] + [0.0] * 39, False: [0.0] * 40}
@@ -94,6 +94,17 @@ def test_a_noisy_baseline_is_an_error() -> None:
         assert (found.verdict, found.reason) == (Verdict.ERROR, "noise_floor")
 
 
+def test_one_bad_baseline_request_is_no_permanent_error() -> None:
+    early = [gap_pair([0.0] * 40, [2.0] * 40)] + [CLEAN] * 110
+    for name in ("gap_certificate", "request_certificate_greedy"):
+        for count in (1, 2, 111):
+            assert gate(Greedy(), context(QUICK), early[:count], name).verdict is not Verdict.ERROR
+        assert gate(Greedy(), context(QUICK), early, name).verdict is Verdict.PASS
+    noisy = [NOISY] * 20
+    assert gate(Greedy(), context(QUICK), noisy).verdict is Verdict.ERROR
+    assert gate(Greedy(), context(QUICK), noisy + [CLEAN] * 400).verdict is Verdict.PASS
+
+
 def test_violations_are_proven_above_the_rates() -> None:
     pairs = [BAD] * 30
     assert gate(Greedy(), context(QUICK), pairs).reason == "above_rate"
@@ -111,13 +122,13 @@ def test_calibrating_requests_count_for_the_kill_only() -> None:
 
 def test_exact_rows_take_the_small_threshold() -> None:
     small = gap_pair([0.01] * 3, [0.0] * 3)
-    assert fold(Greedy(), context(QUICK), [small])["violations"] == 0
-    assert fold(Greedy(), context(QUICK, exact_rows=True), [small])["violations"] == 3
+    assert fold(Greedy(), context(QUICK), [small])["events"] == 0
+    assert fold(Greedy(), context(QUICK, exact_rows=True), [small])["events"] == 3
 
 
 def test_a_gap_that_is_no_number_is_a_violation_and_a_gap_at_the_threshold_is_none() -> None:
     sums = fold(Greedy(), context(QUICK), [gap_pair([math.nan, 0.5, -1e-3], [0.0] * 3)])
-    assert sums["violations"] == 1
+    assert sums["events"] == 1
 
 
 def test_sampled_requests_and_rare_greedy_ones_have_no_gate() -> None:
@@ -139,10 +150,12 @@ def test_failed_arms_alone_are_no_data() -> None:
 
 @pytest.mark.parametrize(
     ("key", "rate"),
-    [("greedy_gap", 2e-5), ("gap.below", 5e-3), ("gap.above", 5e-3), ("request.below", 0.05), ("request.above", 0.05)],
+    [("greedy_gap", 2e-5), ("gap.below", 5e-3), ("gap.above", 5e-3), ("gap.request.below", 0.05), ("gap.request.above", 0.05)],
 )
 def test_no_process_gains_under_its_null(key: str, rate: float) -> None:
     clean, bad, other = (gap_pair([c], [b]) for c, b in ((0.0, 0.0), (2.0, 0.0), (0.0, 2.0)))
     outcomes = [(1 - 2 * rate, clean), (rate, bad), (rate, other)]
     assert expectation(Greedy(), context(QUICK), key, outcomes, 6) <= 1 + 1e-12
-    assert expectation(Greedy(), context(QUICK), "gap.floor", [(1 - 5e-3, clean), (5e-3, other)], 6) <= 1 + 1e-12
+    for floor, noise in (("gap.floor", 5e-3), ("gap.request.floor", 0.05)):
+        assert expectation(Greedy(), context(QUICK), floor, [(1 - noise, clean), (noise, other)], 6) <= 1 + 1e-12
+    assert expectation(Greedy(), context(QUICK), "gap.request.floor", [(0.8, clean), (0.2, other)], 6) > 1.01

@@ -9,7 +9,7 @@ from canary.domain.pairs import DrafterKind
 from canary.stats.bets import DEGREES, legendre
 from canary.stats.certificates import log_pit_certificate, pit_directions
 from canary.stats.pit import ORDERS, WIDTH, Pit, log_pit_bets
-from tests.stats.enumerate_rows import draws
+from tests.stats.enumerate_rows import EXACT, PACKED, draws
 from tests.stats.world import context_of
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(5)  # exact to degree 9
@@ -21,11 +21,12 @@ def integral(p: np.ndarray, values: np.ndarray) -> np.ndarray:
     return np.asarray(np.einsum("x,v,xv...->...", p, V_WEIGHTS, values))
 
 
-def test_every_pit_bet_has_mean_exactly_one() -> None:
-    for draw in draws(V):
+@pytest.mark.parametrize(("packed", "tolerance"), [(False, EXACT), (True, PACKED)])
+def test_every_pit_bet_has_mean_exactly_one(packed: bool, tolerance: float) -> None:
+    for draw in draws(V, packed=packed):
         for order in ORDERS:
             means = integral(draw.p, np.exp(log_pit_bets(draw.pit[order])))
-            np.testing.assert_allclose(means, 1.0, atol=1e-12, err_msg=f"{draw.label} {order}")
+            np.testing.assert_allclose(means, 1.0, rtol=0, atol=tolerance, err_msg=f"{draw.label} {order}")
 
 
 def test_a_pit_that_is_not_uniform_is_caught() -> None:

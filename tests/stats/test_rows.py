@@ -170,12 +170,64 @@ def test_outliers_certify_after_the_named_number_of_clean_positions() -> None:
     assert gate(Outliers(), context(replace(QUICK, noise_floor_positions=5000)), more).reason == "too_few_baseline_positions"
 
 
+BROKEN, FINE = scored_pair([0.9] * 40, [0.01] * 40), scored_pair([0.01] * 40, [0.01] * 40)
+
+
+def test_clean_requests_certify_both_claims_of_both_strata() -> None:
+    where = context(replace(QUICK, request_margin=0.05))
+    pairs = [scored_pair([0.01] * 40, [0.01] * 40, stratum) for stratum in Stratum for _ in range(100)]
+    position, request = Outliers().assess(where, fold(Outliers(), where, pairs))
+    assert (position.gate, position.verdict, position.n, position.unit) == ("outliers", Verdict.PASS, 4000, "positions")
+    assert (request.gate, request.verdict, request.n, request.unit) == ("outlier_requests", Verdict.PASS, 100, "requests")
+    assert (request.role, request.threshold) == (GateRole.EQUIVALENCE, 0.05)
+    assert "certified to have a conditional rate at each position of less than 0.005" in position.sentence
+    assert "requests with a row farther than 0.2 from the reference" in request.sentence
+    strata = request.details["strata"]
+    assert isinstance(strata, dict)
+    assert set(strata) == {"sampled", "greedy"}
+
+
+def test_whole_bad_requests_are_not_certified_away() -> None:
+    """100 routes of 600 requests, 1 % of them wholly bad: positions look rare, requests are exactly at their margin."""
+    where, part, rng = context(QUICK), Outliers(), np.random.default_rng(10)
+    fine, broken = part.increments(where, FINE), part.increments(where, BROKEN)
+    certified = dict.fromkeys(("below", "request.below"), 0)
+    for _ in range(100):
+        values, reached = np.zeros_like(fine), dict.fromkeys(certified, False)
+        for n, bad in enumerate((rng.random(600) < 0.01).tolist(), start=1):
+            values = values + (broken if bad else fine)
+            if n >= 20 and n % 10 == 0:
+                log_e = part.log_e(where, values)
+                reached = {k: r or log_e[f"outliers.sampled.{k}"] >= log_budget(0.01) for k, r in reached.items()}
+        certified = {k: n + reached[k] for k, n in certified.items()}
+    assert certified["below"] >= 60
+    assert certified["request.below"] <= 1 + 3
+
+
+def test_one_bad_request_keeps_the_request_claim_open() -> None:
+    where = context(replace(QUICK, request_margin=0.05))
+    pairs = [FINE] * 60 + [BROKEN] + [FINE] * 40
+    request = gate(Outliers(), where, pairs, "outlier_requests")
+    assert (request.verdict, request.reason) == (Verdict.INCONCLUSIVE, "not_yet")
+    assert request.needed is not None
+    assert gate(Outliers(), where, pairs + [FINE] * request.needed, "outlier_requests").verdict is Verdict.PASS
+
+
+def test_one_bad_baseline_request_is_no_permanent_error() -> None:
+    where = context(replace(QUICK, request_margin=0.05))
+    pairs = [scored_pair([0.01] * 40, [0.9] * 40)] + [FINE] * 110
+    for name in ("outliers", "outlier_requests"):
+        for count in (1, 2, 10):
+            assert gate(Outliers(), where, pairs[:count], name).verdict is not Verdict.ERROR
+        assert gate(Outliers(), where, pairs, name).verdict is Verdict.PASS
+
+
 def test_a_noisy_baseline_is_an_error_and_does_not_kill_the_candidate() -> None:
     rng = np.random.default_rng(8)
     noisy = [scored_pair(*np.where(rng.random((2, 40)) < 0.05, 0.3, 0.01).tolist()) for _ in range(300)]
     sums = fold(Outliers(), context(QUICK), noisy)
-    (found,) = Outliers().assess(context(QUICK), sums)
-    assert (found.verdict, found.reason, found.needed) == (Verdict.ERROR, "noise_floor", None)
+    for found in Outliers().assess(context(QUICK), sums):
+        assert (found.verdict, found.reason, found.needed) == (Verdict.ERROR, "noise_floor", None)
     assert sums.peaks["row_outliers"] < log_budget(0.1)
 
 
@@ -195,7 +247,7 @@ def test_one_bad_request_does_not_kill() -> None:
 def test_outliers_past_the_end_of_the_other_text_are_not_compared_by_sign() -> None:
     late = scored_pair([0.01] * 10 + [0.9] * 30, [0.01] * 10)
     sums = fold(Outliers(), context(QUICK), [late])
-    assert (sums["only_candidate"], sums["sampled.outliers"]) == (0, 30)
+    assert (sums["only_candidate"], sums["sampled.events"]) == (0, 30)
 
 
 def test_the_outlier_kill_does_not_gain_under_its_null() -> None:
@@ -205,4 +257,7 @@ def test_the_outlier_kill_does_not_gain_under_its_null() -> None:
     assert expectation(Outliers(), where, "row_outliers", outcomes, 5) <= 1 + 1e-12
     for rate, key in ((5e-3, "outliers.sampled.below"), (5e-3, "outliers.sampled.above")):
         assert expectation(Outliers(), where, key, [(1 - rate, clean), (rate, bad)], 5) <= 1 + 1e-12
-    assert expectation(Outliers(), where, "outliers.sampled.floor", [(1 - 5e-3, clean), (5e-3, other)], 5) <= 1 + 1e-12
+    for rate, key in ((0.01, "outliers.sampled.request.below"), (0.01, "outliers.sampled.request.above")):
+        assert expectation(Outliers(), where, key, [(1 - rate, clean), (rate, bad)], 5) <= 1 + 1e-12
+    for rate, key in ((5e-3, "outliers.sampled.floor"), (0.01, "outliers.sampled.request.floor")):
+        assert expectation(Outliers(), where, key, [(1 - rate, clean), (rate, other)], 5) <= 1 + 1e-12

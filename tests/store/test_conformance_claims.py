@@ -138,10 +138,31 @@ def test_a_lease_out_of_retries_becomes_a_tombstone_and_a_late_pair_is_never_fol
 def test_a_heartbeat_keeps_the_lease(filled: Store) -> None:
     (one,) = claim(filled, 1, now=0.0)
     with filled.transaction() as tx:
-        tx.claims.heartbeat([one.token, "nobody's"], now=8.0, lease_seconds=10.0)
+        assert tx.claims.heartbeat([one.token, "nobody's"], now=8.0, lease_seconds=10.0) == 1
         tx.commit()
     assert claim(filled, 1, now=17.9)[0].ordinal == 1
     assert claim(filled, 1, now=18.0)[0].ordinal == 0
+
+
+def test_a_heartbeat_counts_the_leases_that_are_still_ours(filled: Store) -> None:
+    claims = claim(filled, 4, now=0.0)
+    tokens = [c.token for c in claims]
+
+    def beat(now: float) -> int:
+        with filled.transaction() as tx:
+            left = tx.claims.heartbeat(tokens, now, 10.0)
+            tx.commit()
+        return left
+
+    assert beat(1.0) == 4
+    assert beat(99.0) == 4, "a lease that ran out and that nobody took is ours again"
+    finish(filled, claims[0])
+    with filled.transaction() as tx:
+        tx.claims.release([tokens[1]])
+        tx.commit()
+    assert beat(100.0) == 2
+    assert [c.ordinal for c in claim(filled, 3, now=200.0)] == [1, 2, 3]
+    assert beat(200.0) == 0
 
 
 def test_a_released_lease_comes_back_at_once_and_uncounted(filled: Store) -> None:

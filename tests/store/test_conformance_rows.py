@@ -141,6 +141,17 @@ def test_folded_state_comes_back_to_the_bit(store: Store) -> None:
         assert bits(found[name]) == bits(TRICKY[name])
 
 
+def test_the_attempts_of_an_epoch_that_have_evidence(store: Store) -> None:
+    with store.transaction() as tx:
+        for route, epoch, attempt in (("math", "epoch", 10), ("math", "epoch", 2), ("math", "other", 3), ("faq", "epoch", 4)):
+            tx.evidence.put(route, epoch, attempt, {})
+        tx.evidence.put_calibration("math", "epoch", 11, {})
+        tx.commit()
+    with store.transaction() as tx:
+        assert tx.evidence.attempts("math", "epoch") == [2, 10]
+        assert tx.evidence.attempts("math", "never") == []
+
+
 def test_a_calibration_is_frozen(store: Store) -> None:
     with store.transaction() as tx:
         assert tx.evidence.get_calibration("math", "epoch", 1) is None

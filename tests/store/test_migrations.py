@@ -116,8 +116,8 @@ def test_rows_lie_in_their_day_and_leave_the_default_when_it_is_made(database: s
 
 def test_an_installed_wheel_migrates_an_empty_database(empty_database: str, tmp_path: Path) -> None:
     assert importlib.util.find_spec("hatchling"), "the test extra brings hatchling, so that the wheel is built without a network"
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path / "dist"), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")]
+    subprocess.run(build, check=True, capture_output=True, cwd=ROOT)
     (wheel,) = (tmp_path / "dist").iterdir()
     target = tmp_path / "site"
     install = [

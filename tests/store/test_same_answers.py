@@ -55,7 +55,7 @@ class Walker:
             elif chosen and name == "release":
                 tx.claims.release([chosen.token])
             elif chosen and name == "heartbeat":
-                tx.claims.heartbeat([chosen.token], now, 5.0)
+                answer = tx.claims.heartbeat([chosen.token], now, 5.0)
             if dice.random() < 0.9 or name == "claim":
                 tx.commit()
         return answer

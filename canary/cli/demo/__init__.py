@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -45,6 +46,8 @@ def demo(
     fault that evidence must kill. Ctrl-C loses nothing: the same command goes on where it stopped.
     """
     telemetry.configure("warning")
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)
     home = wiring.settings().home / "demo" / str(seed)
     with ExitStack() as stack:
         stack.enter_context(_alone(home, fresh))

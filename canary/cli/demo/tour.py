@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from canary.cli.background import die_with_parent
 from canary.cli.demo.gateway import Gateway
 from canary.cli.demo.report import RouteView
 from canary.cli.demo.routes import DemoRoute
@@ -21,6 +22,7 @@ from canary.flow.walk.control import tick
 
 TICK_SECONDS = 1.0
 SENDERS = 8
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the listener is on this machine
 
 
 def send(base_url: str, route: DemoRoute, seed: int, report: Callable[[int], None]) -> int:
@@ -42,10 +44,8 @@ def send(base_url: str, route: DemoRoute, seed: int, report: Callable[[int], Non
                 "x-canary-source": f"demo-{seed}",
             },
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            if answer.status != 202:
-                raise CanaryError(f"the mirror listener answered {answer.status} for {request_id}")
-        report(1)
+        with DIRECT.open(request, timeout=30):
+            report(1)
 
     bodies = route.bodies()
     with ThreadPoolExecutor(SENDERS) as pool:
@@ -61,7 +61,15 @@ def worker_process(database_url: str, home: Path, routes: list[str]) -> Iterator
         command += ["--route", route]
     env = {**os.environ, "CANARY_DATABASE_URL": database_url, "HF_HUB_OFFLINE": "1"}
     with (home / "worker.log").open("ab") as log:
-        process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
         try:
             yield process
         finally:

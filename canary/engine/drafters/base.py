@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 
 from canary.domain.pairs import DrafterKind
-from canary.engine.sampling import Rows
+from canary.engine.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,11 @@ class Round:
     rows: Rows | None
     keys: torch.Tensor
     positions: torch.Tensor
+
+    def to(self, device: torch.device) -> Round:
+        """The same round on a drafter's own device."""
+        rows = None if self.rows is None else self.rows.to(device)
+        return Round(self.limits, rows, self.keys.to(device), self.positions.to(device))
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class DraftModelDrafter:
         width = max(asked.limits)
         if width == 0:
             return Proposal(asked.keys.new_zeros(len(asked.limits), 0), asked.limits)
-        num_rows, lengths = len(asked.limits), self._forward.lengths
+        num_rows, lengths, asked = len(asked.limits), self._forward.lengths, asked.to(self._forward.device)
         logits = self._catch_up(num_rows)  # [n, V]
         tokens, probs = [], []
         for i in range(width):

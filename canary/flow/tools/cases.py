@@ -24,8 +24,8 @@ ROLES: Mapping[str, GateRole] = {
     **dict.fromkeys(("losslessness", "errors", "structured_validity"), GateRole.SAFETY),
     **dict.fromkeys(("acceptance", "speed", "ttft", "memory", "task_success", "thumbs"), GateRole.ECONOMY),
     **dict.fromkeys(("bank_certificate", "pit_certificate", "request_certificate", "row_gate", "outliers"), GateRole.EQUIVALENCE),
-    **dict.fromkeys(("gap_certificate", "request_certificate_greedy"), GateRole.EQUIVALENCE),
-    **dict.fromkeys(("baseline", "aa", "sample_ratio"), GateRole.HARNESS),
+    **dict.fromkeys(("gap_certificate", "request_certificate_greedy", "outlier_requests", "strata"), GateRole.EQUIVALENCE),
+    **dict.fromkeys(("baseline", "aa", "sample_ratio", "completeness"), GateRole.HARNESS),
 }
 
 

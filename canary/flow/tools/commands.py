@@ -1,4 +1,4 @@
-"""What a person orders about one route: kill it, or undo a kill with a reason.
+"""What a person orders about one route, with a reason: kill it, undo a kill, let a held rollout go on, or try again.
 
 A kill needs no policy, no evidence and no healthy rollout, only the store; it is never undone by anything but `unkill`.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from canary.domain.errors import NotFoundError, RequestError
+from canary.domain.errors import KilledError, NotFoundError, RequestError
 from canary.domain.flag import Flag
 from canary.domain.rollout import Rollout
+from canary.domain.step import resume as stepped_resume
+from canary.domain.step import retry as stepped_retry
 from canary.domain.step import unkill as stepped_unkill
 from canary.flow.attempt import locked_rollout, pinned_policy
 from canary.flow.ports import Store, Transaction
@@ -72,6 +74,51 @@ def unkill(store: Store, route: str, reason: str, actor: str, now: float) -> Rol
         publish(tx, rollout, stepped, actor=actor, now=now, revive=True)
         tx.commit()
     return stepped.rollout
+
+
+def resume(store: Store, route: str, reason: str, actor: str, now: float) -> Rollout:
+    """Let a held rollout go on in the stage where it stopped, with its evidence and its weight.
+
+    Raises:
+        NotFoundError: there is no such route.
+        KilledError: the route is killed.
+        ConflictError: the rollout is not held.
+        RequestError: the reason or the actor is empty or too long.
+    """
+    reason, actor = _said("reason", reason), _said("actor", actor)
+    with store.transaction() as tx:
+        rollout = _unkilled_rollout(tx, route)
+        stepped = stepped_resume(rollout, pinned_policy(tx, rollout), now, reason=reason)
+        publish(tx, rollout, stepped, actor=actor, now=now)
+        tx.commit()
+    return stepped.rollout
+
+
+def retry(store: Store, route: str, reason: str, actor: str, now: float) -> Rollout:
+    """Open the next attempt of a rolled back or held rollout: in shadow, at weight 0, with no evidence.
+
+    Raises:
+        NotFoundError: there is no such route.
+        KilledError: the route is killed.
+        ConflictError: there is nothing to retry, or the cool-down is not over.
+        RequestError: the reason or the actor is empty or too long.
+    """
+    reason, actor = _said("reason", reason), _said("actor", actor)
+    with store.transaction() as tx:
+        rollout = _unkilled_rollout(tx, route)
+        stepped = stepped_retry(rollout, pinned_policy(tx, rollout), now, reason=reason)
+        publish(tx, rollout, stepped, actor=actor, now=now)
+        tx.commit()
+    return stepped.rollout
+
+
+def _unkilled_rollout(tx: Transaction, route: str) -> Rollout:
+    """The route's rollout under its row lock; whether its rollout or its flag is killed, a kill is undone first."""
+    rollout, flag = locked_rollout(tx, route), tx.flags.get(route)
+    if rollout.killed or (flag is not None and flag.killed):
+        remedy = f"Lift the kill, which opens the next attempt: canary rollouts unkill {route} --reason WHY."
+        raise KilledError("the route is killed", where=f"rollouts/{route}", remedy=remedy)
+    return rollout
 
 
 def _said(field: str, text: str) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from canary.domain.decide import Decision, decide
 from canary.domain.errors import ExitCode, UsageError
-from canary.domain.evidence import Evidence, GateRole, Verdict
+from canary.domain.evidence import Evidence
 from canary.domain.policy import Policy
 from canary.domain.traffic import Prompt
 from canary.flow.ports import Observer, ShadowEngine, Store
 from canary.flow.tools.apply import apply_policy
 from canary.flow.tools.policy_files import dump
+from canary.flow.tools.verdicts import exit_code
 from canary.flow.walk.assess import assess
 from canary.flow.walk.mirror import accept
 from canary.flow.walk.shadow import announce, shadow_once
@@ -64,17 +65,6 @@ def run_gate(
         progress(done, len(prompts), evidence)
         if decision.kind in ("kill", "advance"):
             break
-    return GateResult(exit_code(decision, evidence), decision, evidence, done)
-
-
-def exit_code(decision: Decision, evidence: Evidence | None) -> ExitCode:
-    """The one exit-code table, for a gate's decision (DESIGN section 3)."""
-    if decision.kind == "kill":
-        return ExitCode.KILLED
-    if decision.kind == "advance":
-        return ExitCode.PASS
-    if evidence is None or evidence.num_pairs == 0:
-        return ExitCode.NO_DATA
-    if any(g.verdict is Verdict.FAIL and g.role is not GateRole.HARNESS for g in evidence.gates):
-        return ExitCode.FAIL
-    return ExitCode.INCONCLUSIVE
+    gates = [asdict(g) for g in evidence.gates] if evidence else []
+    code = exit_code(asdict(decision), gates, evidence.num_pairs if evidence else 0)
+    return GateResult(code, decision, evidence, done)

@@ -64,8 +64,8 @@ class _StageSection(Section):
         return plain | {"live": WAIVED} if value.live_waived else plain
 
 
-def _rate(example: str) -> Field:
-    return Field(Number(example, above=0.0, below=1.0))
+def _rate(example: str, below: float = 1.0) -> Field:
+    return Field(Number(example, above=0.0, below=below))
 
 
 DRAFTER = Section(
@@ -103,12 +103,12 @@ GATES = Section(
     {
         "alpha": Field(Number("0.01", above=0, below=0.5)),
         "margin": Field(Number("0.01", above=0, below=0.5)),
-        "request_margin": _rate("0.01"),
+        "request_margin": _rate("0.01", below=0.5),
         "row_margin": _rate("0.005"),
         "tau_row": _rate("0.2"),
-        "outlier_rate": _rate("0.001"),
+        "outlier_rate": _rate("0.001", below=0.5),
         "tau_gap": Field(Number("0.5", above=0)),
-        "gap_rate": _rate("0.001"),
+        "gap_rate": _rate("0.001", below=0.5),
         "gap_floor": _rate("0.00002"),
         "noise_floor_positions": Field(Number("5000", least=1, integer=True)),
         "min_informative": Field(Number("500", least=1, integer=True)),

@@ -9,23 +9,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from canary.domain.errors import ExitCode
-from canary.domain.evidence import Verdict
 from canary.domain.flag import Flag
 from canary.domain.rollout import Rollout
+from canary.flow.attempt import pinned_policy
 from canary.flow.ports import Transaction
 from canary.flow.tools.commands import rollout_of
-
-EXIT_CODES: Mapping[str, ExitCode] = {
-    "pass": ExitCode.PASS,
-    "fail": ExitCode.FAIL,
-    "inconclusive": ExitCode.INCONCLUSIVE,
-    "no_data": ExitCode.NO_DATA,
-    "error": ExitCode.UNREACHABLE,
-    "killed": ExitCode.KILLED,
-}
-
-# The worst of a route's gates speaks for it, in this order.
-WORST_FIRST = (Verdict.FAIL, Verdict.ERROR, Verdict.NO_DATA, Verdict.INCONCLUSIVE, Verdict.PASS)
+from canary.flow.tools.verdicts import exit_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +22,11 @@ class RouteVerdict:
     """One small object that CI, Argo and people read alike.
 
     Args:
-        verdict: `pass fail inconclusive no_data error killed`.
-        code: its exit code.
+        verdict: `pass fail inconclusive no_data killed`.
+        code: its exit code, by the same table as `canary gate`.
         samples: pairs behind it.
-        needed: further requests until the slowest gate can pass, None if unknown.
-        reasons: a sentence per gate that does not pass, or the kill's.
+        needed: further requests until the slowest gate that counts in requests can pass, None if unknown.
+        reasons: why it is no pass: the kill's, the age's or the decision's sentence, then one per gate that does not pass.
     """
 
     route: str
@@ -137,36 +126,59 @@ def _sentence(body: Any) -> str:
     return str(body.get("sentence") or body.get("reason") or "")
 
 
-def route_verdict(tx: Transaction, route: str) -> RouteVerdict:
-    """The route's verdict, from its kill switch and its last decision's gates; no data never passes.
+def route_verdict(tx: Transaction, route: str, now: float) -> RouteVerdict:
+    """The route's verdict now, from its kill switch and its last decision; no data and stale evidence never pass.
+
+    A decision counts as long as the policy lets evidence count (`limits.fresh`), by its own age and by its newest pair's: that is
+    what the next decision would be held to, and a control loop that restarts does not turn a passing route into one without data.
+
+    Args:
+        now: seconds since the epoch.
 
     Raises:
         NotFoundError: there is no such route.
     """
-    rollout = rollout_of(tx, route)
-    flag = tx.flags.get(route)
+    rollout, flag = rollout_of(tx, route), tx.flags.get(route)
     found = last_decision(tx, rollout)
     if found and found.get("earlier_attempt"):
         found = None
-    gates: list[dict[str, Any]] = found["gates"] if found else []
-    verdict = _worst(gates)
-    reasons = tuple(str(g["sentence"]) for g in gates if g["verdict"] != Verdict.PASS)
-    if rollout.killed or (flag and flag.killed):
-        verdict = "killed"
-        reasons = ((flag.kill_reason if flag else "") or rollout.reason, *reasons)
-    needed = [int(g["needed"]) for g in gates if g["verdict"] != Verdict.PASS and g.get("needed") is not None]
+    killed = rollout.killed or bool(flag and flag.killed)
+    why = [(flag.kill_reason if flag else "") or rollout.reason] if killed else []
+    if found is None:
+        why = why or ["No decision yet: no shadow pair has been assessed."]
+        code = ExitCode.KILLED if killed else ExitCode.NO_DATA
+        return _verdict(rollout, code, {"missing": []}, [], 0, why)
+    decision, gates, num_pairs = found["decision"], found["gates"], int(found.get("num_pairs", 0))
+    stale = _too_old(tx, rollout, decision["at"], now) if num_pairs and not killed else None
+    code = exit_code(decision, gates, num_pairs, killed=killed, stale=stale is not None)
+    if not killed and code is not ExitCode.PASS:
+        why = [stale if stale and code is ExitCode.NO_DATA else str(decision["sentence"])]
+    return _verdict(rollout, code, decision, gates, num_pairs, why)
+
+
+def _too_old(tx: Transaction, rollout: Rollout, decided_at: float, now: float) -> str | None:
+    """Why a decision on pairs no longer counts, None while it does."""
+    record: Any = tx.evidence.get(rollout.route, rollout.epoch, rollout.attempt)
+    limit = pinned_policy(tx, rollout).limits.fresh_seconds
+    for what, at in (("last decision", decided_at), ("newest pair", record["battery"]["newest_pair_at"])):
+        if now - at > limit:
+            return f"The {what} is {now - at:.0f} s old; evidence is stale after {limit:.0f} s."
+    return None
+
+
+def _verdict(
+    rollout: Rollout, code: ExitCode, decision: Mapping[str, Any], gates: list[dict[str, Any]], num_pairs: int, why: list[str]
+) -> RouteVerdict:
+    sentences = {g["gate"]: str(g["sentence"]) for g in gates}
+    missing = decision["missing"]
+    needed = [int(m["needed"]) for m in missing if m["needed"] is not None and m["unit"] == "requests"]
     return RouteVerdict(
-        route=route,
-        ok=verdict == "pass",
-        verdict=verdict,
-        code=int(EXIT_CODES[verdict]),
-        samples=int(found.get("num_pairs", 0)) if found else 0,
+        route=rollout.route,
+        ok=code is ExitCode.PASS,
+        verdict=code.name.lower(),
+        code=int(code),
+        samples=num_pairs,
         needed=max(needed) if needed else None,
-        reasons=reasons,
+        reasons=(*why, *(sentences.get(m["gate"]) or f"{m['gate']}: {m['reason']}" for m in missing)),
         policy_version=rollout.policy_hash,
     )
-
-
-def _worst(gates: list[dict[str, Any]]) -> str:
-    found = {Verdict(g["verdict"]) for g in gates}
-    return next((v.value for v in WORST_FIRST if v in found), Verdict.NO_DATA.value)

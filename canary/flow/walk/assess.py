@@ -48,8 +48,8 @@ def _fold(tx: Transaction, rollout: Rollout, record: dict[str, Any], now: float)
     state = State.from_json(record["battery"]) if record["battery"] else built.start()
     items = tx.pairs.contiguous(*key, after=state.folded, limit=FOLD_BATCH)
     state = built.fold(state, items)
-    record["battery"] = state.to_json()
-    tx.evidence.put(*key, record)
+    if items or not record["battery"]:
+        tx.evidence.put(*key, {**record, "battery": state.to_json()})
     return _evidence(rollout, engine, built, state, now), len(items) == FOLD_BATCH
 
 

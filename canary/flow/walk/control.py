@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from canary.domain.decide import Decision, decide
+from canary.domain.errors import ConflictError, UsageError
 from canary.domain.evidence import Evidence
 from canary.domain.rollout import Rollout
 from canary.domain.step import step
@@ -17,14 +18,17 @@ from canary.flow.ports import Observer, Store, Transaction
 from canary.flow.walk.assess import assess
 from canary.flow.walk.publish import publish
 
+REMEMBER_SECONDS = 5.0  # an unchanged decision is written again only this often
+
 
 def tick(store: Store, route: str, now: float, observer: Observer) -> tuple[Rollout, Decision, Evidence | None]:
     """Assess one route, decide, and let the rollout and its flag follow.
 
     Returns:
-        The rollout afterwards, the decision, and the evidence that it was based on.
+        The rollout afterwards, the decision, and the evidence that it was based on; None where it cannot be assessed, which
+        counts as no data: ramps, limits and kills go on all the same.
     """
-    evidence = assess(store, route, now)
+    evidence = _assessed(store, route, now, observer)
     with store.transaction() as tx:
         before = locked_rollout(tx, route)
         if evidence is not None and (before.epoch, before.attempt) != (evidence.epoch, evidence.attempt):
@@ -38,6 +42,14 @@ def tick(store: Store, route: str, now: float, observer: Observer) -> tuple[Roll
     if (stepped.rollout.state, stepped.rollout.stage, stepped.rollout.killed) != (before.state, before.stage, before.killed):
         observer.note("moved", route=route, state=stepped.rollout.state.value, reason=decision.reason, sentence=decision.sentence)
     return stepped.rollout, decision, evidence
+
+
+def _assessed(store: Store, route: str, now: float, observer: Observer) -> Evidence | None:
+    try:
+        return assess(store, route, now)
+    except (ConflictError, UsageError) as error:
+        observer.note("assess_failed", route=route, code=error.code, detail=str(error))
+        return None
 
 
 def _remember(
@@ -57,9 +69,11 @@ def _remember(
     record = tx.evidence.get(*key)
     if record is None:
         return
-    tx.evidence.put(*key, {**record, "last": body})
     previous: Any = record["last"]
-    if not previous or previous["state"] != body["state"] or not _same(previous["decision"], body["decision"]):
+    moved = not previous or previous["state"] != body["state"] or not _same(previous["decision"], body["decision"])
+    if moved or previous["folded"] != body["folded"] or now - previous["decision"]["at"] > REMEMBER_SECONDS:
+        tx.evidence.put(*key, {**record, "last": body})
+    if moved:
         tx.audit.append(before.route, "decision", "policy", body, now)
 
 

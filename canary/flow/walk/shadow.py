@@ -5,26 +5,34 @@ The ordinal is given before any token is drawn, draws are keyed by the pair, and
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from time import sleep
 from typing import Any
 
-from canary.domain.errors import CanaryError
+from canary.domain.errors import CanaryError, UnreachableError
 from canary.domain.pairs import Arm, Generation, Pair, Timing
 from canary.domain.policy import Policy
 from canary.domain.rollout import Rollout
 from canary.domain.step import new_epoch
+from canary.flow import arms
 from canary.flow.attempt import battery, context, engine_of, engine_record, locked_rollout, pinned_policy
+from canary.flow.epochs import next_attempt, require_not_left, require_pinned
 from canary.flow.outlook import Outlook
-from canary.flow.ports import ArmRequest, Claim, EngineInfo, Observer, ShadowEngine, Store, Transaction
+from canary.flow.ports import ArmRequest, Claim, EngineInfo, Observer, ShadowEngine, Store
 from canary.flow.walk.publish import publish
 from canary.stats.battery import Battery, pack
 from canary.stats.calibration import from_json as calibration_from_json
 from canary.stats.state import State
 
 Clock = Callable[[], float]
-OUTLOOK_LIMIT = 1_000  # stored pairs that a claim looks at before they are folded
+OUTLOOK_LIMIT = 500  # stored pairs not folded yet that a claim looks at, under the route's row lock
+STORE_PAUSES = (0.2, 1.0, 3.0)  # seconds before each further try to store a batch; far below any lease
+
+
+class LeasesLost(Exception):
+    """Somebody else holds every lease of the batch, so nothing of it can be stored any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,47 +51,71 @@ class Work:
     calibrating: bool
 
 
-def announce(store: Store, route: str, info: EngineInfo, now: float) -> Rollout:
+def announce(store: Store, route: str, info: EngineInfo, now: float, *, policy_hash: str | None = None) -> Rollout:
     """Tell the rollout which engine runs its shadow; a changed subject opens a new epoch (DESIGN section 6).
+
+    An epoch that is entered again opens its next attempt, since its evidence was gathered under another policy.
+
+    Args:
+        policy_hash: the pinned policy that the engine was opened for; None where nobody else can change the store.
 
     Returns:
         The rollout as it stands afterwards.
+
+    Raises:
+        ConflictError: another policy is pinned meanwhile, or this one has already left the engine's epoch.
     """
     with store.transaction() as tx:
         rollout = locked_rollout(tx, route)
-        policy = pinned_policy(tx, rollout)
+        require_pinned(rollout, policy_hash)
         if rollout.epoch != info.fingerprint:
-            step = new_epoch(rollout, info.fingerprint, policy, now)
+            require_not_left(tx, rollout, info)
+            attempt = next_attempt(tx, route, info.fingerprint)
+            step = new_epoch(rollout, info.fingerprint, pinned_policy(tx, rollout), now, attempt=attempt)
             publish(tx, rollout, step, actor="worker", now=now)
             rollout = step.rollout
-        if tx.evidence.get(route, rollout.epoch, rollout.attempt) is None:
-            record = {"engine": engine_record(info), "battery": None, "last": None}
-            tx.evidence.put(route, rollout.epoch, rollout.attempt, record)
+        key = (route, rollout.epoch, rollout.attempt)
+        if rollout.epoch == info.fingerprint and tx.evidence.get(*key) is None:
+            record = {"engine": engine_record(info), "policy": rollout.policy_hash, "battery": None, "last": None}
+            tx.evidence.put(*key, record)
         tx.commit()
     return rollout
 
 
-def claim(store: Store, route: str, *, worker: str, now: float, limit: int | None = None) -> Work | None:
+def claim(
+    store: Store,
+    route: str,
+    *,
+    worker: str,
+    now: float,
+    epoch: str,
+    policy_hash: str | None = None,
+    limit: int | None = None,
+) -> Work | None:
     """Lease the route's next batch.
 
     Ordinals from `calibration_requests` on wait for the frozen calibration record (statistics 0b.2), so the two kinds never
-    share a batch.
+    share a batch. An error leaves no lease behind.
+
+    Args:
+        epoch: fingerprint of the engine that will run the batch.
+        policy_hash: the pinned policy that it was opened for; None where nobody else can change the store.
 
     Returns:
-        None when there is nothing to run now.
+        None when there is nothing to run now, or nothing for this engine.
     """
     with store.transaction() as tx:
         rollout = locked_rollout(tx, route)
-        record: Any = tx.evidence.get(route, rollout.epoch, rollout.attempt) if rollout.wants_shadow else None
+        key = (route, rollout.epoch, rollout.attempt)
+        mine = rollout.epoch == epoch and policy_hash in (None, rollout.policy_hash)
+        record: Any = tx.evidence.get(*key) if mine and rollout.wants_shadow else None
         if record is None:
             return None
-        key = (route, rollout.epoch, rollout.attempt)
         policy = pinned_policy(tx, rollout)
         frozen = tx.evidence.get_calibration(*key)
         calibration = calibration_from_json(frozen) if frozen else None
         built = battery(context(policy, rollout.attempt, engine_of(record["engine"]), calibration))
         state = State.from_json(record["battery"]) if record["battery"] else built.start()
-        stored = tx.pairs.contiguous(*key, after=state.folded, limit=OUTLOOK_LIMIT)
         claims = tx.claims.claim(
             rollout,
             limit=limit or policy.shadow.batch_size,
@@ -93,11 +125,10 @@ def claim(store: Store, route: str, *, worker: str, now: float, limit: int | Non
             lease_seconds=policy.shadow.lease_seconds,
             max_retries=policy.shadow.max_retries,
         )
+        stored = tx.pairs.contiguous(*key, after=state.folded, limit=OUTLOOK_LIMIT) if claims else []
+        outlook = Outlook(built, state, stored, drill=policy.subject.fault is not None)
         tx.commit()
-    if not claims:
-        return None
-    outlook = Outlook(built, state, stored, drill=policy.subject.fault is not None)
-    return Work(policy, claims, built, outlook, calibrating=calibration is None)
+    return Work(policy, claims, built, outlook, calibrating=calibration is None) if claims else None
 
 
 def give_back(store: Store, claims: Sequence[Claim]) -> None:
@@ -107,23 +138,12 @@ def give_back(store: Store, claims: Sequence[Claim]) -> None:
         tx.commit()
 
 
-def arm_key(pair: str, arm: Arm, choice: int = 0) -> bytes:
-    """16 bytes that key every draw of one arm of one choice (DESIGN section 4, random numbers)."""
-    return hashlib.blake2b(f"{pair}\x1f{arm.value}\x1f{choice}".encode(), digest_size=16).digest()
-
-
-def first_arm(pair: str) -> Arm:
-    """Which arm runs first: a fair coin that a retry tosses the same way."""
-    coin = hashlib.blake2b(f"{pair}\x1forder".encode(), digest_size=1).digest()[0]
-    return Arm.BASELINE if coin & 1 else Arm.CANDIDATE
-
-
 def _requests(work: Work, arm: Arm) -> list[ArmRequest]:
     limit = work.policy.shadow.max_tokens
-    return [ArmRequest(c.prompt, c.prompt.params.clamped(limit), arm_key(c.pair_id, arm)) for c in work.claims]
+    return [ArmRequest(c.prompt, c.prompt.params.clamped(limit), arms.arm_key(c.pair_id, arm)) for c in work.claims]
 
 
-def run(work: Work, engine: ShadowEngine, alive: Callable[[], None]) -> list[Pair]:
+def run(work: Work, engine: ShadowEngine, alive: Callable[[], None], observer: Observer) -> list[Pair]:
     """Run both arms of a batch, in random order, then time what the open speed gate still needs.
 
     Args:
@@ -132,33 +152,31 @@ def run(work: Work, engine: ShadowEngine, alive: Callable[[], None]) -> list[Pai
     Returns:
         One pair per claim, with its increments.
     """
-    first = first_arm(work.claims[0].pair_id)
-    second = Arm.CANDIDATE if first is Arm.BASELINE else Arm.BASELINE
+    ran = arms.order(work.claims[0].pair_id)
     done: dict[Arm, Sequence[Generation]] = {}
     engine.calibrating = work.calibrating
-    for arm in (first, second):
-        done[arm] = engine.generate(_requests(work, arm), arm)
+    for arm in ran:
+        done[arm] = arms.generate(engine, _requests(work, arm), arm, alive=alive, observer=observer)
         alive()
     pairs = []
     for at, claimed in enumerate(work.claims):
         baseline, candidate = done[Arm.BASELINE][at], done[Arm.CANDIDATE][at]
-        timings: dict[Arm, Timing] = {}
+        timings: dict[Arm, Timing | None] = {}
         if work.outlook.wants_timing and not baseline.error and not candidate.error:
-            timings = _time(work, engine, at)
+            timings = _time(work, engine, at, observer)
             alive()
-        pairs.append(_pair(work, claimed, first, baseline, candidate, timings))
+        pairs.append(_pair(work, claimed, ran[0], baseline, candidate, timings))
         work.outlook.add(pairs[-1])
     return pairs
 
 
-def _time(work: Work, engine: ShadowEngine, at: int) -> dict[Arm, Timing]:
-    first = first_arm(work.claims[at].pair_id)
-    second = Arm.CANDIDATE if first is Arm.BASELINE else Arm.BASELINE
-    return {arm: engine.time(_requests(work, arm)[at], arm) for arm in (first, second)}
+def _time(work: Work, engine: ShadowEngine, at: int, observer: Observer) -> dict[Arm, Timing | None]:
+    both = arms.order(work.claims[at].pair_id)
+    return {arm: arms.time(engine, _requests(work, arm)[at], arm, observer=observer) for arm in both}
 
 
 def _pair(
-    work: Work, claimed: Claim, first: Arm, baseline: Generation, candidate: Generation, timings: dict[Arm, Timing]
+    work: Work, claimed: Claim, first: Arm, baseline: Generation, candidate: Generation, timings: dict[Arm, Timing | None]
 ) -> Pair:
     calibration = work.battery.context.calibration
     pair = Pair(
@@ -198,33 +216,68 @@ def store_pairs(store: Store, work: Work, pairs: Sequence[Pair], now: float) -> 
     return stored
 
 
-def shadow_once(store: Store, route: str, engine: ShadowEngine, *, worker: str, clock: Clock, observer: Observer) -> int:
-    """Claim, run and store one batch of one route.
+def shadow_once(
+    store: Store,
+    route: str,
+    engine: ShadowEngine,
+    *,
+    worker: str,
+    clock: Clock,
+    observer: Observer,
+    policy_hash: str | None = None,
+    pause: Callable[[float], None] = sleep,
+) -> int:
+    """Claim, run and store one batch of one route; whatever goes wrong, its leases are given back.
+
+    Args:
+        policy_hash: see `claim`.
+        pause: waits so many seconds before the batch is stored again.
 
     Returns:
-        Pairs stored; 0 when there was nothing to do.
+        Pairs stored; 0 when there was nothing to do or every lease was lost.
+
+    Raises:
+        UnreachableError: the database stayed away; the leases run out by themselves.
     """
-    work = claim(store, route, worker=worker, now=clock())
+    work = claim(store, route, worker=worker, now=clock(), epoch=engine.info.fingerprint, policy_hash=policy_hash)
     if work is None:
         return 0
-    tokens = [c.token for c in work.claims]
-
-    def alive() -> None:
-        with store.transaction() as tx:
-            tx.claims.heartbeat(tokens, clock(), work.policy.shadow.lease_seconds)
-            tx.commit()
-
+    batch = {"route": route, "ordinals": [c.ordinal for c in work.claims]}
     try:
-        pairs = run(work, engine, alive)
-    except (KeyboardInterrupt, SystemExit):
-        give_back(store, work.claims)
+        pairs = run(work, engine, lambda: _renew(store, work, clock(), observer), observer)
+        return _store_patiently(store, work, pairs, clock, pause, observer)
+    except LeasesLost:
+        observer.note("leases_lost", **batch)
+        return 0
+    except BaseException as error:
+        if isinstance(error, CanaryError):
+            observer.note("batch_failed", code=error.code, detail=str(error), **batch)
+        with suppress(CanaryError):
+            give_back(store, work.claims)
         raise
-    except CanaryError as error:
-        observer.note("batch_failed", route=route, code=error.code, detail=str(error), ordinals=[c.ordinal for c in work.claims])
-        raise
+
+
+def _renew(store: Store, work: Work, now: float, observer: Observer) -> None:
+    """Extend the batch's leases. A database that is away for a moment is no reason to throw the batch away."""
+    try:
+        with store.transaction() as tx:
+            left = tx.claims.heartbeat([c.token for c in work.claims], now, work.policy.shadow.lease_seconds)
+            tx.commit()
+    except UnreachableError as error:
+        observer.note("heartbeat_failed", route=work.policy.route, code=error.code, detail=str(error))
+        return
+    if left == 0:
+        raise LeasesLost
+
+
+def _store_patiently(
+    store: Store, work: Work, pairs: Sequence[Pair], clock: Clock, pause: Callable[[float], None], observer: Observer
+) -> int:
+    """Store the pairs, with a few more tries while the database does not answer."""
+    for seconds in STORE_PAUSES:
+        try:
+            return store_pairs(store, work, pairs, clock())
+        except UnreachableError as error:
+            observer.note("store_failed", route=work.policy.route, code=error.code, detail=str(error), again_in_seconds=seconds)
+        pause(seconds)
     return store_pairs(store, work, pairs, clock())
-
-
-def runnable_routes(tx: Transaction) -> list[str]:
-    """Routes whose rollouts want shadow pairs."""
-    return [r.route for r in tx.rollouts.list() if r.wants_shadow]

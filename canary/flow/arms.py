@@ -1,0 +1,106 @@
+"""The arms of a pair: what keys and orders them, and how one is run so that a request which breaks the engine fails alone.
+
+Canary's own errors pass through, since they are about the engine and not about one request; a broken accounting identity is the
+arm's own failure. Nothing here repeats a prompt's text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from canary.domain.errors import CanaryError, IdentityError
+from canary.domain.pairs import Arm, DecodeStats, Generation, Timing
+from canary.domain.traffic import Prompt
+from canary.flow.ports import ArmRequest, Observer, ShadowEngine
+
+LONGEST = 200  # characters of a foreign error's message that are kept
+SHARED = 8  # characters in a row that make a message a quotation
+
+
+def arm_key(pair: str, arm: Arm, choice: int = 0) -> bytes:
+    """16 bytes that key every draw of one arm of one choice (DESIGN section 4, random numbers)."""
+    return hashlib.blake2b(f"{pair}\x1f{arm.value}\x1f{choice}".encode(), digest_size=16).digest()
+
+
+def order(pair: str) -> tuple[Arm, Arm]:
+    """Which arm runs first: a fair coin that a retry tosses the same way."""
+    coin = hashlib.blake2b(f"{pair}\x1forder".encode(), digest_size=1).digest()[0]
+    return (Arm.BASELINE, Arm.CANDIDATE) if coin & 1 else (Arm.CANDIDATE, Arm.BASELINE)
+
+
+def generate(
+    engine: ShadowEngine, requests: Sequence[ArmRequest], arm: Arm, *, alive: Callable[[], None], observer: Observer
+) -> Sequence[Generation]:
+    """Run the arm; if the batch breaks, run its requests one by one, with the same draws.
+
+    Args:
+        alive: called before every request that runs alone.
+
+    Returns:
+        One generation per request; one that breaks alone too comes back with its `error`.
+    """
+    try:
+        return engine.generate(requests, arm)
+    except Exception as error:
+        if isinstance(error, CanaryError) and not isinstance(error, IdentityError):
+            raise
+        why = described(error, [r.prompt for r in requests])
+    # Not inside the handler: the traceback keeps every tensor of the interrupted batch in memory, which may be what ran out.
+    observer.note("batch_rerun", arm=arm.value, requests=len(requests), detail=why)
+    done = []
+    for request in requests:
+        alive()
+        done.append(_alone(engine, request, arm, observer))
+    return done
+
+
+def time(engine: ShadowEngine, request: ArmRequest, arm: Arm, *, observer: Observer) -> Timing | None:
+    """Time the arm of one request; None if that breaks."""
+    try:
+        return engine.time(request, arm)
+    except Exception as error:
+        if isinstance(error, CanaryError) and not isinstance(error, IdentityError):
+            raise
+        why = described(error, [request.prompt])
+    observer.note("timing_failed", arm=arm.value, detail=why)
+    return None
+
+
+def _alone(engine: ShadowEngine, request: ArmRequest, arm: Arm, observer: Observer) -> Generation:
+    try:
+        (generation,) = engine.generate([request], arm)
+        return generation
+    except Exception as error:
+        if isinstance(error, CanaryError) and not isinstance(error, IdentityError):
+            raise
+        why = described(error, [request.prompt])
+    observer.note("request_failed", arm=arm.value, detail=why)
+    k = engine.info.num_speculative_tokens if arm is Arm.CANDIDATE else 0
+    return Generation(arm, (), "", "error", DecodeStats(k, (), ()), error=why)
+
+
+def described(error: Exception, prompts: Sequence[Prompt]) -> str:
+    """Type and first line of an error; the message is left out where it shares text with one of the prompts."""
+    name = type(error).__name__
+    message = next(iter(str(error).strip().splitlines()), "")[:LONGEST]
+    if not message:
+        return name
+    if any(_quotes(message, text) for prompt in prompts for text in _texts(prompt)):
+        return f"{name} (its message quotes the prompt and is left out)"
+    return f"{name}: {message}"
+
+
+def _texts(prompt: Prompt) -> Iterator[str]:
+    """What the client wrote, plain and as Python escapes it."""
+    for text in (prompt.text, *(m.content for m in prompt.messages)):
+        if text and text.strip():
+            yield text.strip()
+            yield ascii(text.strip())[1:-1]
+
+
+def _quotes(message: str, text: str) -> bool:
+    if len(text) < SHARED:
+        return re.search(rf"(?<!\w){re.escape(text)}(?!\w)", message) is not None
+    return any(message[at : at + SHARED] in text for at in range(max(1, len(message) - SHARED + 1)))

@@ -1,0 +1,132 @@
+"""Rare events of a text, counted by position and by request in both arms: outlier rows and greedy gaps alike.
+
+A bad request is bad at many positions at once, so a rate of positions must never be read as one of requests: both are claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from canary.domain.evidence import GateEvidence
+from canary.stats.part import Context, Sums
+from canary.stats.rate_gate import Claim, Floor, judge
+from canary.stats.rates import rate_above, rate_below, sign_above
+from canary.stats.strata import reached
+
+ARMS = ("positions", "events", "baseline_positions", "baseline_events", "baseline_requests", "baseline_requests_hit")
+CERTIFIED = ("certified_positions", "certified_events", "certified_requests", "certified_requests_hit")
+NAMES = (*ARMS, *CERTIFIED)
+SIGNS = ("only_candidate", "only_baseline")
+
+
+def increments(context: Context, candidate: np.ndarray, baseline: np.ndarray) -> dict[str, float]:
+    """What one scored pair adds to `NAMES`; calibrating pairs enter no certificate.
+
+    Args:
+        candidate, baseline: where each arm has an event, booleans [tokens] of that arm.
+    """
+    seen = (candidate.size, candidate.sum(), baseline.size, baseline.sum(), 1.0, baseline.any())
+    found = {name: float(value) for name, value in zip(ARMS, seen, strict=True)}
+    if context.calibration is not None:
+        certified = (candidate.size, candidate.sum(), 1.0, candidate.any())
+        found |= {name: float(value) for name, value in zip(CERTIFIED, certified, strict=True)}
+    return found
+
+
+def sign_increments(candidate: np.ndarray, baseline: np.ndarray) -> dict[str, float]:
+    """Whether only one arm has an event in the positions that both texts have; booleans [tokens] of each arm."""
+    shared = min(candidate.size, baseline.size)
+    one, other = bool(candidate[:shared].any()), bool(baseline[:shared].any())
+    return {"only_candidate": float(one and not other), "only_baseline": float(other and not one)}
+
+
+def log_kill(events: float, positions: float, null: float, sums: Sums) -> float:
+    """Log of the smaller of two e-processes: events are at most `null` of the positions, and a request with one is as likely in
+    the baseline as in the candidate (`SIGNS`). The smaller of two is an e-process for "either holds".
+    """
+    return min(rate_above(events, positions, null), sign_above(sums["only_candidate"], sums["only_baseline"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Two gates about one kind of event.
+
+    Args:
+        position_gate, request_gate: their names.
+        events: the events in the plural.
+        an_event: one of them, with its article.
+        rate: what the position gate excludes; the request gate excludes the policy's `request_margin`.
+    """
+
+    position_gate: str
+    request_gate: str
+    events: str
+    an_event: str
+    rate: float
+
+    def log_e(self, context: Context, seen: Mapping[str, float]) -> dict[str, float]:
+        """`below` and `above` against the rate, `request.below` and `request.above` against the request margin, and the noise:
+        `floor` against "at most the rate of the baseline's positions, or at most the margin of its requests" and
+        `request.floor` against the latter.
+
+        Args:
+            seen: counts by `NAMES`.
+        """
+        margin = context.gates.request_margin
+        positions = seen["certified_events"], seen["certified_positions"]
+        requests = seen["certified_requests_hit"], seen["certified_requests"]
+        request_floor = rate_above(seen["baseline_requests_hit"], seen["baseline_requests"], margin)
+        return {
+            "below": rate_below(*positions, self.rate),
+            "above": rate_above(*positions, self.rate),
+            "request.below": rate_below(*requests, margin),
+            "request.above": rate_above(*requests, margin),
+            "floor": min(rate_above(seen["baseline_events"], seen["baseline_positions"], self.rate), request_floor),
+            "request.floor": request_floor,
+        }
+
+    def assess(self, context: Context, sums: Sums, seen: Mapping[str, float], prefix: str) -> tuple[GateEvidence, GateEvidence]:
+        """The position gate and the request gate.
+
+        A floor counts by its current value: one bad baseline request at the start says nothing after many good ones.
+
+        Args:
+            sums: of the part, with its peaks.
+            prefix: of the part's `log_e` keys.
+        """
+        now = {f"{prefix}{key}": value for key, value in self.log_e(context, seen).items()}
+        floor = Floor(
+            log_e=now[f"{prefix}floor"],
+            events=seen["baseline_events"],
+            positions=seen["baseline_positions"],
+            requests_hit=seen["baseline_requests_hit"],
+            requests=seen["baseline_requests"],
+        )
+        position = Claim(
+            gate=self.position_gate,
+            what=self.events,
+            claims="a conditional rate at each position of less than {rate:g}",
+            rate=self.rate,
+            hits=seen["certified_events"],
+            total=seen["certified_positions"],
+            unit="positions",
+            log_below=reached(sums, now, f"{prefix}below"),
+            log_above=reached(sums, now, f"{prefix}above"),
+            floor=floor,
+        )
+        request = Claim(
+            gate=self.request_gate,
+            what=f"requests with {self.an_event}",
+            claims="less than {rate:g} of all requests",
+            rate=context.gates.request_margin,
+            hits=seen["certified_requests_hit"],
+            total=seen["certified_requests"],
+            unit="requests",
+            log_below=reached(sums, now, f"{prefix}request.below"),
+            log_above=reached(sums, now, f"{prefix}request.above"),
+            floor=floor.with_log_e(now[f"{prefix}request.floor"]),
+        )
+        return judge(context, position), judge(context, request)
