@@ -20,6 +20,7 @@ class RouteView:
 
     Args:
         sent: prompts that were mirrored.
+        running: pairs that a worker has in hand.
         share: share of the gateway's newest units on the candidate.
     """
 
@@ -28,6 +29,7 @@ class RouteView:
     rollout: Rollout | None = None
     decision: Decision | None = None
     evidence: Evidence | None = None
+    running: int = 0
     weight: int = 0
     share: float = 0.0
 
@@ -113,7 +115,7 @@ def live_table(views: dict[str, RouteView], eta: str) -> Table:
         progress = certificate_progress(view)
         table.add_row(
             route,
-            f"{view.folded}/{view.sent}",
+            f"{view.folded}/{view.sent}" + (f" +{view.running}" if view.running else ""),
             _number(acceptance.value if acceptance else None),
             speed(view),
             "-" if progress is None else f"{progress:.0%}",

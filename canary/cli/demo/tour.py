@@ -132,6 +132,7 @@ def _refresh(store: Store, route: str, view: RouteView, observer: Observer) -> N
     view.rollout, view.decision, view.evidence = tick(store, route, time.time(), observer)
     with store.transaction() as tx:
         flag = tx.flags.get(route)
+        view.running = tx.claims.open_count(route, view.rollout.epoch, view.rollout.attempt)
     view.weight = 0 if flag is None or flag.killed else flag.weight
 
 
