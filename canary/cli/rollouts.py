@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -34,6 +35,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing els
 Reason = Annotated[str, typer.Option("--reason", help="Why, in a sentence; kept in the audit log.")]
 Actor = Annotated[str | None, typer.Option("--actor", help="Who; default: your user name.")]
 
+WIDE = 140  # columns from which every number has a column of its own
 COLOURS = {"pass": "green", "fail": "red", "inconclusive": "yellow", "no_data": "yellow", "error": "magenta", "killed": "red"}
 
 
@@ -98,7 +100,10 @@ def explain(route: Route, as_json: AsJson = False) -> None:
     if last.get("earlier_attempt"):
         console.print(Text("From an earlier attempt; this one has no decision yet."))
     console.print(Text(f"decision: {_decision_line(last)}"))
-    console.print(_gates(last["gates"]) if last["gates"] else Text("No gate has been assessed in it."))
+    if not last["gates"]:
+        console.print(Text("No gate has been assessed in it."))
+    else:
+        console.print(_gates(last["gates"]) if console.width >= WIDE else _narrow_gates(last["gates"]))
 
 
 @app.command()
@@ -184,6 +189,24 @@ def _gates(gates: list[dict[str, Any]]) -> Table:
             "-" if gate.get("needed") is None else str(gate["needed"]),
             Text(str(gate.get("sentence", ""))),
         )
+    return table
+
+
+def _narrow_gates(gates: list[dict[str, Any]]) -> Table:
+    """The same facts for a narrow terminal: the numbers in front of the sentence."""
+    table = Table("gate", "verdict", "finding", box=box.SIMPLE, pad_edge=False)
+    for gate in gates:
+        verdict = str(gate["verdict"])
+        interval = _interval(gate.get("low"), gate.get("high"))
+        facts = [
+            "" if gate.get("value") is None else f"{_number(gate['value'])}" + (f" [{interval}]" if interval != "-" else ""),
+            "" if gate.get("threshold") is None else f"against {_number(gate['threshold'])}",
+            f"over {gate.get('n', 0)} {gate.get('unit', '')}",
+            f"({gate['needed']} more needed)" if gate.get("needed") else "",
+        ]
+        numbers = " ".join(f for f in facts if f)
+        name = Text(str(gate["gate"]).replace("_", " "))
+        table.add_row(name, Text(verdict, style=COLOURS.get(verdict, "")), Text(f"{numbers}: {gate.get('sentence', '')}"))
     return table
 
 
