@@ -72,8 +72,8 @@ def equivalence(view: RouteView) -> str:
         return "no data yet"
     lacking = [g for g in gates if g.verdict is not Verdict.PASS]
     if not lacking:
-        margin = view.policy.gates.margin
-        return f"[green]certified at margin {margin:g} over {view.evidence.num_pairs if view.evidence else 0} requests[/]"
+        certified = min((g.n for g in gates if g.unit == "requests"), default=0)
+        return f"[green]certified at margin {view.policy.gates.margin:g} over {certified} requests[/]"
     worst = max(lacking, key=lambda g: g.needed or 0)
     more = f"{worst.needed} more requests" if worst.needed else worst.reason
     return f"not yet: {more} ({worst.gate.replace('_', ' ')})"
