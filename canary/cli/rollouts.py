@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from canary.domain.rollout import Rollout
+from canary.flow.attempt import rollout_of
 from canary.flow.tools import commands, reports
 from canary.wiring import open_store
 
@@ -82,7 +83,7 @@ def show(route: Route, as_json: AsJson = False) -> None:
 def explain(route: Route, as_json: AsJson = False) -> None:
     """Why the route is where it is: the last decision and every gate behind it."""
     with open_store(migrate=False) as store, store.transaction() as tx:
-        rollout = commands.rollout_of(tx, route)
+        rollout = rollout_of(tx, route)
         overview = reports.summary(rollout, tx.flags.get(route))
         verdict = reports.route_verdict(tx, route, time.time())
         last = reports.last_decision(tx, rollout)

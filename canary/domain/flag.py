@@ -31,6 +31,11 @@ class Flag:
     kill_reason: str = ""
     stage: str = "shadow"
 
+    @classmethod
+    def initial(cls, route: str) -> Flag:
+        """A new route's flag: no weight, salted with its own key, as flagd's buckets are."""
+        return cls(route, weight=0, salt=f"specdec.{route}")
+
     @property
     def key(self) -> str:
         return f"specdec.{self.route}"

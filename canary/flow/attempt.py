@@ -38,12 +38,17 @@ def pinned_policy(tx: Transaction, rollout: Rollout) -> Policy:
 
 
 def locked_rollout(tx: Transaction, route: str) -> Rollout:
-    """The route's rollout under its row lock.
+    """The route's rollout under its row lock; see `rollout_of`."""
+    return rollout_of(tx, route, lock=True)
+
+
+def rollout_of(tx: Transaction, route: str, *, lock: bool = False) -> Rollout:
+    """The route's rollout.
 
     Raises:
         NotFoundError: there is none; names the routes that there are.
     """
-    rollout = tx.rollouts.get(route, lock=True)
+    rollout = tx.rollouts.get(route, lock=lock)
     if rollout is None:
         known = ", ".join(sorted(r.route for r in tx.rollouts.list())) or "none"
         raise NotFoundError(

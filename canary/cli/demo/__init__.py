@@ -26,7 +26,6 @@ from canary.cli.progress import console, progress_bar
 from canary.cli.serve import background_server
 from canary.domain.errors import UsageError
 from canary.domain.policy import Policy
-from canary.flow.ports import Store
 from canary.flow.tools.apply import apply_policy
 from canary.flow.tools.policy_files import load_text
 from canary.shipped import shipped
@@ -82,7 +81,7 @@ def _run(stack: ExitStack, home: Path, tour: Sequence[DemoRoute], seed: int, *, 
     for policy, text in policies.values():
         apply_policy(store, policy, text, time.time(), actor="demo")
     base_url = stack.enter_context(background_server(store, started))
-    views = _send_all(store, base_url, tour, policies, seed, quiet)
+    views = _send_all(base_url, tour, policies, seed, quiet)
     gateway = stack.enter_context(Gateway(base_url, list(views)))
     worker = stack.enter_context(worker_process(url, home, list(views)))
     observer = telemetry.SilentObserver()
@@ -100,7 +99,7 @@ def _policy(route: str) -> tuple[Policy, str]:
 
 
 def _send_all(
-    store: Store, base_url: str, tour: Sequence[DemoRoute], policies: dict[str, tuple[Policy, str]], seed: int, quiet: bool
+    base_url: str, tour: Sequence[DemoRoute], policies: dict[str, tuple[Policy, str]], seed: int, quiet: bool
 ) -> dict[str, RouteView]:
     views = {}
     for route in tour:

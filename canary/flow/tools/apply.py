@@ -32,7 +32,7 @@ def apply_policy(store: Store, policy: Policy, text: str, now: float, actor: str
             after = Rollout(
                 policy.route, policy.content_hash, State.SHADOW, 0, epoch="", attempt=1, entered_at=now, reason="applied"
             )
-            flag = Flag(policy.route, weight=0, salt=f"specdec.{policy.route}")
+            flag = Flag.initial(policy.route)
         else:
             after = replace(
                 before,
@@ -50,9 +50,7 @@ def apply_policy(store: Store, policy: Policy, text: str, now: float, actor: str
                 reason=before.reason if before.killed else "policy_changed",
                 version=before.version + 1,
             )
-            flag = replace(
-                tx.flags.get(policy.route) or Flag(policy.route, 0, f"specdec.{policy.route}"), weight=0, stage="shadow"
-            )
+            flag = replace(tx.flags.get(policy.route) or Flag.initial(policy.route), weight=0, stage="shadow")
         tx.rollouts.put(after)
         tx.flags.put(flag)
         tx.audit.append(policy.route, "policy", actor, {"content_hash": policy.content_hash, "reason": after.reason}, now)

@@ -6,10 +6,13 @@ A kill needs no policy, no evidence and no healthy rollout, only the store; it i
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Protocol
 
-from canary.domain.errors import KilledError, NotFoundError, RequestError
+from canary.domain.errors import KilledError, RequestError
 from canary.domain.flag import Flag
+from canary.domain.policy import Policy
 from canary.domain.rollout import Rollout
+from canary.domain.step import Step
 from canary.domain.step import resume as stepped_resume
 from canary.domain.step import retry as stepped_retry
 from canary.domain.step import unkill as stepped_unkill
@@ -37,7 +40,7 @@ def kill(store: Store, route: str, reason: str, actor: str, now: float) -> Flag:
     reason, actor = _said("reason", reason), _said("actor", actor)
     with store.transaction() as tx:
         rollout = locked_rollout(tx, route)
-        before = tx.flags.get(route) or Flag(route, weight=0, salt=f"specdec.{route}")
+        before = tx.flags.get(route) or Flag.initial(route)
         if before.killed and rollout.killed:
             return before
         flag = before if before.killed else replace(before, weight=0, killed=True, kill_reason=f"manual: {reason}")
@@ -85,13 +88,7 @@ def resume(store: Store, route: str, reason: str, actor: str, now: float) -> Rol
         ConflictError: the rollout is not held.
         RequestError: the reason or the actor is empty or too long.
     """
-    reason, actor = _said("reason", reason), _said("actor", actor)
-    with store.transaction() as tx:
-        rollout = _unkilled_rollout(tx, route)
-        stepped = stepped_resume(rollout, pinned_policy(tx, rollout), now, reason=reason)
-        publish(tx, rollout, stepped, actor=actor, now=now)
-        tx.commit()
-    return stepped.rollout
+    return _ordered(store, route, stepped_resume, reason, actor, now)
 
 
 def retry(store: Store, route: str, reason: str, actor: str, now: float) -> Rollout:
@@ -103,10 +100,21 @@ def retry(store: Store, route: str, reason: str, actor: str, now: float) -> Roll
         ConflictError: there is nothing to retry, or the cool-down is not over.
         RequestError: the reason or the actor is empty or too long.
     """
+    return _ordered(store, route, stepped_retry, reason, actor, now)
+
+
+class _Order(Protocol):
+    """A person's order as a pure step of the domain."""
+
+    def __call__(self, rollout: Rollout, policy: Policy, now: float, *, reason: str) -> Step: ...
+
+
+def _ordered(store: Store, route: str, order: _Order, reason: str, actor: str, now: float) -> Rollout:
+    """Carry out an order on a route that is not killed, in one transaction."""
     reason, actor = _said("reason", reason), _said("actor", actor)
     with store.transaction() as tx:
         rollout = _unkilled_rollout(tx, route)
-        stepped = stepped_retry(rollout, pinned_policy(tx, rollout), now, reason=reason)
+        stepped = order(rollout, pinned_policy(tx, rollout), now, reason=reason)
         publish(tx, rollout, stepped, actor=actor, now=now)
         tx.commit()
     return stepped.rollout
@@ -128,23 +136,3 @@ def _said(field: str, text: str) -> str:
             f"`{field}` must be 1 to {MAX_REASON} characters", where=f"/{field}", remedy=f"Say the {field} in a sentence."
         )
     return said
-
-
-def known_routes(tx: Transaction) -> list[str]:
-    """Routes with a rollout, sorted."""
-    return sorted(r.route for r in tx.rollouts.list())
-
-
-def rollout_of(tx: Transaction, route: str) -> Rollout:
-    """The route's rollout, without its lock.
-
-    Raises:
-        NotFoundError: there is none; names those there are.
-    """
-    rollout = tx.rollouts.get(route)
-    if rollout is None:
-        known = ", ".join(known_routes(tx)) or "none"
-        raise NotFoundError(
-            f"there is no rollout for route {route!r} (known: {known})", remedy="Apply a policy: canary policy apply FILE."
-        )
-    return rollout

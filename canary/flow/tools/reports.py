@@ -11,9 +11,8 @@ from typing import Any
 from canary.domain.errors import ExitCode
 from canary.domain.flag import Flag
 from canary.domain.rollout import Rollout
-from canary.flow.attempt import pinned_policy
+from canary.flow.attempt import pinned_policy, rollout_of
 from canary.flow.ports import Transaction
-from canary.flow.tools.commands import rollout_of
 from canary.flow.tools.verdicts import exit_code
 
 

@@ -21,7 +21,7 @@ def flag_of(step: Step, stage: str, previous: Flag | None, *, revive: bool = Fal
         revive: a person has undone the kill.
     """
     route = step.rollout.route
-    salt = previous.salt if previous else Flag(route, 0, "").key
+    salt = (previous or Flag.initial(route)).salt
     if previous is not None and previous.killed and not revive:
         return Flag(route, min(previous.weight, step.flag_weight), salt, True, previous.kill_reason, stage)
     return Flag(route, step.flag_weight, salt, step.killed, step.kill_reason, stage)
