@@ -85,10 +85,10 @@ def _run(stack: ExitStack, home: Path, tour: Sequence[DemoRoute], seed: int, *, 
     gateway = stack.enter_context(Gateway(base_url, list(views)))
     worker = stack.enter_context(worker_process(url, home, list(views)))
     observer = telemetry.SilentObserver()
-    with Live(console=console, transient=True, refresh_per_second=4) as live:
+    with Live(console=console, transient=True, auto_refresh=False) as live:  # a refreshing thread would slow the worker
         if quiet:
             live.stop()
-        drive(store, views, gateway, worker, lambda eta: live.update(live_table(views, eta)), observer)
+        drive(store, views, gateway, worker, lambda eta: live.update(live_table(views, eta), refresh=not quiet), observer)
     return views
 
 

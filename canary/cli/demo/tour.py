@@ -20,7 +20,7 @@ from canary.domain.errors import CanaryError
 from canary.flow.ports import Observer, Store
 from canary.flow.walk.control import tick
 
-TICK_SECONDS = 1.0
+TICK_SECONDS = 2.0  # the worker wants both cores, and a batch takes it longer than this
 SENDERS = 8
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the listener is on this machine
 
