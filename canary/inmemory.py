@@ -11,15 +11,17 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from itertools import islice
 from typing import cast
 
 from canary.domain.errors import ConflictError
 from canary.domain.flag import Flag, Snapshot
+from canary.domain.observations import Observation
 from canary.domain.pairs import Pair
 from canary.domain.rollout import Rollout
 from canary.domain.traffic import Prompt, pair_id
 from canary.flow import ports
-from canary.flow.ports import Claim, FoldItem
+from canary.flow.ports import Claim, ControlRule, FoldItem, no_controls
 
 Attempt = tuple[str, str, int]  # route, epoch, attempt
 OPEN = ("leased", "released")
@@ -44,6 +46,7 @@ class _State:
     leases: dict[str, _Lease] = field(default_factory=dict)
     ordinals: dict[Attempt, tuple[str, ...]] = field(default_factory=dict)
     pairs: dict[str, tuple[Pair, float]] = field(default_factory=dict)
+    observations: dict[tuple[str, str], tuple[int, Observation]] = field(default_factory=dict)
     evidence: dict[Attempt, str] = field(default_factory=dict)
     calibrations: dict[Attempt, str] = field(default_factory=dict)
     rollouts: dict[str, Rollout] = field(default_factory=dict)
@@ -76,6 +79,9 @@ class _Prompts(_Repository):
     def count(self, route: str) -> int:
         return len(self.state.arrivals.get(route, ()))
 
+    def recent(self, route: str, limit: int) -> list[Prompt]:
+        return list(self.state.arrivals.get(route, ())[-limit:])
+
 
 class _Claims(_Repository):
     def claim(
@@ -88,6 +94,7 @@ class _Claims(_Repository):
         now: float,
         lease_seconds: float,
         max_retries: int,
+        control: ControlRule = no_controls,
     ) -> list[Claim]:
         attempt = (rollout.route, rollout.epoch, rollout.attempt)
         known = self.state.ordinals.get(attempt, ())
@@ -106,7 +113,8 @@ class _Claims(_Repository):
         for ordinal in range(len(known), end):
             prompt = arrived[ordinal]
             identity = pair_id(prompt.source, prompt.request_id, *attempt)
-            taken.append(Claim(identity, *attempt, ordinal, 0, secrets.token_hex(16), prompt))
+            token = secrets.token_hex(16)
+            taken.append(Claim(identity, *attempt, ordinal, 0, token, prompt, control(ordinal, identity)))
             known += (identity,)
         self.state.ordinals[attempt] = known
         for claim in taken:
@@ -164,14 +172,31 @@ class _Pairs(_Repository):
             if lease.state == "paired" and known[ordinal] in self.state.pairs:
                 pair, stored_at = self.state.pairs[known[ordinal]]
                 increments = pair.increments if pair.error is None else None
-                items.append(FoldItem(ordinal, increments, pair.calibration_hash, stored_at))
+                items.append(FoldItem(ordinal, increments, pair.calibration_hash, stored_at, lease.claim.control))
             else:
-                items.append(FoldItem(ordinal, None, "", lease.touched_at))
+                items.append(FoldItem(ordinal, None, "", lease.touched_at, lease.claim.control))
         return items
 
     def ids(self, route: str, epoch: str, attempt: int) -> list[str]:
         known = self.state.ordinals.get((route, epoch, attempt), ())
         return [identity for identity in known if self.state.leases[identity].state == "paired"]
+
+
+class _Observations(_Repository):
+    def add_many(self, observations: Sequence[Observation], now: float) -> list[bool]:
+        known, new = self.state.observations, []
+        for observation in observations:
+            key = (observation.route, observation.observation_id)
+            new.append(key not in known)
+            known.setdefault(key, (len(known) + 1, observation))
+        return new
+
+    def after(self, route: str, cursor: int, limit: int) -> list[tuple[int, Observation]]:
+        found = [item for (of, _), item in self.state.observations.items() if of == route and item[0] > cursor]
+        return found[:limit]
+
+    def newest(self, route: str) -> int:
+        return max((place for (of, _), (place, _) in self.state.observations.items() if of == route), default=0)
 
 
 class _Evidence(_Repository):
@@ -247,9 +272,9 @@ class _Audit(_Repository):
         event = {"id": len(self.state.audit) + 1, "route": route, "kind": kind, "actor": actor, "body": body, "at": round(now, 6)}
         self.state.audit[len(self.state.audit)] = (route, json.dumps(event))
 
-    def list(self, route: str, limit: int = 100) -> list[dict[str, object]]:
-        found = [event for r, event in reversed(self.state.audit.values()) if r == route]
-        return [json.loads(event) for event in found[:limit]]
+    def list(self, route: str, limit: int = 100, *, kind: str | None = None) -> list[dict[str, object]]:
+        found = (json.loads(event) for r, event in reversed(self.state.audit.values()) if r == route)
+        return list(islice((event for event in found if kind in (None, event["kind"])), limit))
 
 
 class InMemoryTransaction:
@@ -261,6 +286,7 @@ class InMemoryTransaction:
         self.prompts: ports.PromptStore = _Prompts(state)
         self.claims: ports.ClaimStore = _Claims(state)
         self.pairs: ports.PairStore = _Pairs(state)
+        self.observations: ports.ObservationStore = _Observations(state)
         self.evidence: ports.EvidenceStore = _Evidence(state)
         self.rollouts: ports.RolloutStore = _Rollouts(state)
         self.flags: ports.FlagStore = _Flags(state)

@@ -10,7 +10,7 @@ import typer
 from pydantic import ValidationError
 
 from canary import __version__
-from canary.cli import demo, gate, models, policy, rollouts, serve, worker
+from canary.cli import demo, drill, gate, models, policy, power, rollouts, serve, worker
 from canary.domain.errors import CanaryError, ExitCode
 
 EX_SOFTWARE = 70  # of sysexits.h: a bug, which is neither a failed gate nor a missing database
@@ -25,7 +25,9 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)
 app.command("gate")(gate.gate)
+app.command("drill")(drill.drill)
 app.command("worker")(worker.worker)
+app.command("power")(power.power)
 app.add_typer(rollouts.app, name="rollouts")
 app.add_typer(policy.app, name="policy")
 app.add_typer(models.app, name="models")

@@ -18,6 +18,7 @@ from canary.domain.evidence import Evidence
 from canary.domain.traffic import Prompt
 from canary.flow.tools.gate import GateResult, run_gate
 from canary.flow.tools.policy_files import load
+from canary.flow.tools.reports import user_terms
 from canary.flow.walk.mirror import read_request
 
 
@@ -104,8 +105,14 @@ def _as_json(result: GateResult) -> dict[str, object]:
         "verdict": result.code.name.lower(),
         "decision": asdict(result.decision),
         "pairs": result.pairs,
+        "terms": _terms(result),
         "gates": [asdict(g) for g in evidence.gates] if evidence else [],
     }
+
+
+def _terms(result: GateResult) -> tuple[str, ...]:
+    """What the certificates come to, in user's terms."""
+    return user_terms([asdict(g) for g in result.evidence.gates]) if result.evidence else ()
 
 
 def _print(result: GateResult) -> None:
@@ -115,3 +122,5 @@ def _print(result: GateResult) -> None:
     for found in result.evidence.gates if result.evidence else ():
         table.add_row(found.gate, found.verdict.value, found.sentence)
     console.print(table)
+    for sentence in _terms(result):
+        console.print(sentence)

@@ -130,12 +130,6 @@ def not_in_this_version(policy: Policy) -> list[str]:
             "economy is restart (the default), but this version carries the shadow's speed and acceptance through every stage "
             "all the same. Write `economy: carry`."
         )
-    for stage in policy.stages:
-        if stage.live:
-            found.append(
-                f"stages.{stage.name}.live is [{', '.join(stage.live)}], but this version reads no live observation yet, so the "
-                "stage never has this data and ends by no_data. Write `live: waived` with a `why`."
-            )
     return found
 
 

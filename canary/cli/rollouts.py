@@ -9,6 +9,7 @@ import getpass
 import json
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -19,7 +20,7 @@ from rich.text import Text
 
 from canary.domain.rollout import Rollout
 from canary.flow.attempt import rollout_of
-from canary.flow.tools import commands, reports
+from canary.flow.tools import commands, observations, reports
 from canary.wiring import open_store
 
 HELP = """Where every route stands, why, and what a person may order.
@@ -73,6 +74,8 @@ def show(route: Route, as_json: AsJson = False) -> None:
     console.print(facts)
     if found["last"]:
         console.print(Text(f"Last decision: {_decision_line(found['last'])}"))
+        if control := reports.control_sentence(found["last"]["gates"]):
+            console.print(Text(f"A/A: {control}"))
     events = Table("at", "event", "actor", "sentence", title="Newest events", title_justify="left")
     for event in found["audit"]:
         events.add_row(*(Text(str(event[k] or "")) for k in ("at", "kind", "actor", "sentence")))
@@ -88,7 +91,8 @@ def explain(route: Route, as_json: AsJson = False) -> None:
         verdict = reports.route_verdict(tx, route, time.time())
         last = reports.last_decision(tx, rollout)
     if as_json:
-        print(json.dumps({**overview, "verdict": verdict.verdict, "code": verdict.code, "needed": verdict.needed, "last": last}))
+        found = {"verdict": verdict.verdict, "code": verdict.code, "needed": verdict.needed, "terms": verdict.terms}
+        print(json.dumps({**overview, **found, "last": last}))
         return
     console = _console()
     console.print(Text(f"{route}: {verdict.verdict}", style=COLOURS[verdict.verdict]))
@@ -101,6 +105,8 @@ def explain(route: Route, as_json: AsJson = False) -> None:
     if last.get("earlier_attempt"):
         console.print(Text("From an earlier attempt; this one has no decision yet."))
     console.print(Text(f"decision: {_decision_line(last)}"))
+    for sentence in reports.user_terms(last["gates"]):
+        console.print(Text(sentence))
     if not last["gates"]:
         console.print(Text("No gate has been assessed in it."))
     else:
@@ -145,6 +151,26 @@ def retry(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = F
     _print_order(rollout, as_json)
 
 
+@app.command()
+def observe(
+    route: Route,
+    file: Annotated[Path, typer.Argument(help="NDJSON, one observation a line; `-` reads standard input.")],
+    as_json: AsJson = False,
+) -> None:
+    """Import what a gateway saw of served requests: one JSON object a line, each kept once by its `observation_id`.
+
+    The whole file is read first; a wrong line is named with its field, and then nothing is kept. Lines already known count as
+    repeats.
+    """
+    found = observations.read_file(file, route, time.time())
+    with open_store() as store:
+        counts = observations.keep(store, found, time.time())
+    if as_json:
+        print(json.dumps({"route": route, **counts}))
+        return
+    print(f"{route}: {counts['new']} new observations, {counts['repeat']} repeats")
+
+
 def _print_order(rollout: Rollout, as_json: bool) -> None:
     state = rollout.state.value
     if as_json:
@@ -181,7 +207,7 @@ def _gates(gates: list[dict[str, Any]]) -> Table:
     for gate in gates:
         verdict = str(gate["verdict"])
         table.add_row(
-            Text(str(gate["gate"])),
+            Text(_label(gate)),
             Text(verdict, style=COLOURS.get(verdict, "")),
             _number(gate.get("value")),
             _interval(gate.get("low"), gate.get("high")),
@@ -206,9 +232,13 @@ def _narrow_gates(gates: list[dict[str, Any]]) -> Table:
             f"({gate['needed']} more needed)" if gate.get("needed") else "",
         ]
         numbers = " ".join(f for f in facts if f)
-        name = Text(str(gate["gate"]).replace("_", " "))
+        name = Text(_label(gate).replace("_", " "))
         table.add_row(name, Text(verdict, style=COLOURS.get(verdict, "")), Text(f"{numbers}: {gate.get('sentence', '')}"))
     return table
+
+
+def _label(gate: Mapping[str, Any]) -> str:
+    return f"live {gate['gate']}" if gate.get("source") == "live" else str(gate["gate"])
 
 
 def _number(value: Any) -> str:

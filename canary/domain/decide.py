@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from canary.domain.evidence import Evidence, GateEvidence, GateRole, Verdict
-from canary.domain.facts import BASELINE_GATE, RESTING, Facts, Missing
+from canary.domain.facts import BASELINE_GATE, CHANGE_GATE, RATIO_GATE, RESTING, Facts, Missing
+from canary.domain.modes import Mode
 from canary.domain.policy import Policy
 from canary.domain.rollout import Rollout, State
 from canary.domain.truth_table import ROWS, Kind, Row
@@ -108,11 +109,13 @@ def _deciding_gate(facts: Facts, row: Row) -> GateEvidence | None:
     if row.number == 2:
         return next(g for g in facts.failing(GateRole.HARNESS) if g.gate == BASELINE_GATE)
     if row.number == 3:
-        return next(g for g in facts.failing(GateRole.HARNESS) if g.gate != BASELINE_GATE)
+        return next(g for g in facts.failing(GateRole.HARNESS) if g.gate not in (BASELINE_GATE, RATIO_GATE))
     if row.number == 4 or row.case == "live_errors":
         return facts.failing(GateRole.SAFETY)[0]
     if row.number == 5:
         return facts.failing(GateRole.ECONOMY)[0]
+    if row.case == "change_alarm":
+        return next(g for g in facts.gates if g.gate == CHANGE_GATE)
     if row.number == 6:
         return next(g for g in facts.gates if g.verdict is Verdict.ERROR)
     return None
@@ -142,6 +145,7 @@ def _sentence(facts: Facts, row: Row, kind: Kind, gate: GateEvidence | None) -> 
         "no_data": f"No data yet: {_lacking(facts)}",
         "expired": f"Inconclusive after {facts.num_pairs} requests, the limit is {limits.max_requests}: {_lacking(facts)}",
         "waited_too_long": f"Inconclusive for over {limits.max_hold_seconds:.0f} s in stage {stage}: {_lacking(facts)}",
+        "change_alarm": f"The output may have changed since the promotion; a confirmation is under way: {found}",
         "not_yet": f"Not yet: {_lacking(facts)}",
         "baking": f"All gates pass; {facts.baking:.3g} s of {facts.stage.bake_seconds:.3g} s in stage {stage} are still to bake",
         "drill_not_caught": f"The injected fault {facts.policy.subject.fault} was not caught in {facts.num_pairs} requests, "
@@ -187,4 +191,17 @@ def _notes(facts: Facts) -> tuple[str, ...]:
         notes.append(f"live gates waived: {facts.stage.live_waived}")
     if policy.subject.fault:
         notes.append(f"drill with injected fault {policy.subject.fault}")
-    return tuple(notes)
+    if any(g.details.get("inside_margin") is True for g in facts.failing(GateRole.SAFETY)):
+        notes.append("inside_margin: the proven difference lies inside every certified margin")
+    if not policy.shadow.control_rate:
+        notes.append("no A/A pairs: nothing tests the harness itself")
+    return (*notes, *_of_modes(facts))
+
+
+def _of_modes(facts: Facts) -> list[str]:
+    """What the policy chose not to ask of a gate, and what the gates that only warn have found."""
+    notes = [f"{m.gate} counts as {m.mode.value}: {m.why}" for m in facts.policy.gates.modes if m.mode is not Mode.REQUIRED]
+    for gate in facts.aside:
+        if facts.policy.gates.mode_of(gate.gate) is Mode.WARN and gate.verdict is Verdict.FAIL:
+            notes.append(f"warning: {describe(gate)}")
+    return notes

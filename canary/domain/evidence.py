@@ -69,6 +69,11 @@ class GateEvidence:
     source: Source = Source.SHADOW
     details: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def label(self) -> str:
+        """The gate's name among all gates of a route: `live speed` is the gate `speed` on live traffic."""
+        return f"live {self.gate}" if self.source is Source.LIVE else self.gate
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -80,6 +85,7 @@ class Evidence:
         subject: fingerprint of the engine that the flag turns on; `engine`: the one that ran the shadow.
         assessed_at: seconds since the epoch.
         newest_pair_at: when the newest folded pair was stored, None without one.
+        num_control: A/A pairs that entered their own statistics; they count in `folded` and in neither of the two.
     """
 
     route: str
@@ -93,6 +99,7 @@ class Evidence:
     engine: str
     assessed_at: float
     newest_pair_at: float | None = None
+    num_control: int = 0
 
     def gate(self, name: str) -> GateEvidence | None:
         """The gate of that name, None if the policy has none."""

@@ -11,12 +11,15 @@ from dataclasses import dataclass, replace
 
 from canary.domain.errors import PolicyError
 from canary.domain.evidence import Evidence, GateEvidence, GateRole, Source, Verdict
+from canary.domain.modes import Mode
 from canary.domain.policy import Policy, Stage
 from canary.domain.rollout import Rollout, State
 
 BASELINE_GATE = "baseline"  # harness gate that fails when the baseline arm itself is failing
 RATIO_GATE = "sample_ratio"  # harness gate that fails on a sample-ratio mismatch; it blocks an advance and nothing else
 LOSSLESSNESS = "losslessness"
+CHANGE_ALARM = "change_alarm"  # reason of the change gate while an alarm is being confirmed
+CHANGE_GATE = "change"  # safety gate that watches a full route; before full nothing asks for it
 REQUIRED_GATES = {LOSSLESSNESS: GateRole.SAFETY, "acceptance": GateRole.ECONOMY, "speed": GateRole.ECONOMY}
 RESTING = (State.PENDING, State.ROLLED_BACK, State.ARCHIVED)
 
@@ -47,8 +50,9 @@ class Facts:
         missing: required gates that do not pass, most needed first.
         age: seconds since the newest pair; None without one.
         stale: there is no pair at all or none young enough.
-        waiting: seconds in the stage without data, by the newest pair or, where a gate alone has none, by the stage's entry.
+        waiting: seconds in the stage without data, by the newest pair or, where a gate alone has none, by what it heard last.
         manual_kill: why a person or a kill file kills; None if nobody does.
+        aside: gates that the policy only observes or warns by, or asks for later.
     """
 
     rollout: Rollout
@@ -62,6 +66,7 @@ class Facts:
     waiting: float
     now: float
     manual_kill: str | None
+    aside: tuple[GateEvidence, ...] = ()
 
     @classmethod
     def of(cls, rollout: Rollout, policy: Policy, evidence: Evidence | None, now: float, manual_kill: str | None) -> Facts:
@@ -70,15 +75,17 @@ class Facts:
             evidence = None
         stage = stage_of(rollout, policy)
         drill = policy.subject.fault is not None
-        asked = [g for g in evidence.gates if not (drill and g.role is GateRole.ECONOMY)] if evidence else []
+        found = [g for g in evidence.gates if not (drill and g.role is GateRole.ECONOMY)] if evidence else []
+        asked = [g for g in found if _counts(g, policy, stage)]
+        aside = tuple(g for g in found if not _counts(g, policy, stage))
         gates = tuple(_about_subject(g, evidence) for g in asked) if evidence else ()
         newest = evidence.newest_pair_at if evidence and evidence.num_pairs else None
         age = None if newest is None else now - newest
         missing = _missing(gates, stage, drill=drill)
         stale = age is None or age > policy.limits.fresh_seconds
-        since = max(rollout.entered_at, newest or 0.0) if stale else rollout.entered_at
+        since = max(rollout.entered_at, newest or 0.0 if stale else _silent_since(gates))
         num_pairs = evidence.num_pairs if evidence else 0
-        return cls(rollout, policy, stage, gates, missing, num_pairs, age, stale, now - since, now, manual_kill)
+        return cls(rollout, policy, stage, gates, missing, num_pairs, age, stale, now - since, now, manual_kill, aside)
 
     def failing(self, *roles: GateRole) -> list[GateEvidence]:
         """Gates of these roles that fail, live ones first."""
@@ -104,6 +111,11 @@ class Facts:
         return self.rollout.errors + 1 if self.could_not_measure else 0
 
     @property
+    def changed(self) -> bool:
+        """The change detector has raised an alarm that is not confirmed yet."""
+        return any(g.gate == CHANGE_GATE and g.reason == CHANGE_ALARM for g in self.gates)
+
+    @property
     def all_pass(self) -> bool:
         """Every required gate was measured and passes, on fresh evidence; the one way to an advance."""
         measured = bool(self.gates) and all(g.verdict is Verdict.PASS for g in self.gates)
@@ -124,6 +136,13 @@ class Facts:
         return self.now - self.rollout.entered_at > self.policy.limits.max_hold_seconds
 
 
+def _silent_since(gates: Sequence[GateEvidence]) -> float:
+    """When the gates without data last had some, 0 if one never had: live traffic that falls silent is waited for anew."""
+    silent = [g for g in gates if g.verdict is Verdict.NO_DATA]
+    heard = [g.details.get("newest_at") if g.source is Source.LIVE else None for g in silent]
+    return min((at if isinstance(at, float) else 0.0 for at in heard), default=0.0)
+
+
 def stage_of(rollout: Rollout, policy: Policy) -> Stage:
     """The policy's stage that a rollout stands at.
 
@@ -141,6 +160,16 @@ def stage_of(rollout: Rollout, policy: Policy) -> Stage:
     return policy.stages[rollout.stage]
 
 
+def _counts(gate: GateEvidence, policy: Policy, stage: Stage) -> bool:
+    """Whether a gate is asked at this stage; a live gate always is, since the stage itself names it."""
+    if gate.gate == CHANGE_GATE:
+        return stage.name == "full"
+    mode = policy.gates.mode_of(gate.gate)
+    if gate.source is Source.LIVE or mode is Mode.REQUIRED:
+        return True
+    return mode is Mode.BEFORE_FULL and (gate.verdict is Verdict.FAIL or stage in policy.stages[-2:])
+
+
 def _about_subject(gate: GateEvidence, evidence: Evidence) -> GateEvidence:
     """A shadow proof of losslessness by an engine that is not the subject proves nothing about the subject (DESIGN section 5)."""
     proof = gate.role in (GateRole.SAFETY, GateRole.EQUIVALENCE)
@@ -153,7 +182,7 @@ def _about_subject(gate: GateEvidence, evidence: Evidence) -> GateEvidence:
 def _missing(gates: Sequence[GateEvidence], stage: Stage, *, drill: bool) -> tuple[Missing, ...]:
     """Gates present that do not pass, and required ones that are absent."""
     required = {name: role for name, role in REQUIRED_GATES.items() if not (drill and role is GateRole.ECONOMY)}
-    lacking = [Missing(g.gate, g.verdict, g.reason, g.needed, g.unit) for g in gates if g.verdict is not Verdict.PASS]
+    lacking = [Missing(g.label, g.verdict, g.reason, g.needed, g.unit) for g in gates if g.verdict is not Verdict.PASS]
     absent = [name for name, role in required.items() if not any(g.gate == name and g.role is role for g in gates)]
     if not any(g.role is GateRole.EQUIVALENCE for g in gates):
         absent.append(GateRole.EQUIVALENCE.value)

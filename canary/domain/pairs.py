@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from itertools import pairwise
 
@@ -39,6 +39,16 @@ class DrafterKind(StrEnum):
     DENSE = "dense"
 
 
+class Scheme(StrEnum):
+    """How drafts are judged; what single draws of a round must look like depends on it."""
+
+    TOKEN = "token"  # token rejection: accept below min(1, p/q), else draw from norm(max(p - q, 0))
+    GREEDY = "greedy"  # accept the argmax
+    BLOCK = "block"  # a whole draft is judged together
+    EXACT_MATCH = "exact_match"  # draw from the target, accept what equals the draft
+    TREE = "tree"  # several drafts compete for a position
+
+
 # Alternatives of the likelihood-ratio bank that the engine's trace evaluates (statistics 3.1, 0b.6).
 # The route unigram needs the calibration record, so it is computed from `log_prob` later.
 ALTERNATIVES = (
@@ -54,6 +64,10 @@ ALTERNATIVES = (
     "shift",
 )
 
+# How a residual may be tilted: by the root of the draft row, by that of the target row or its inverse, by noise shared with the
+# draft, or with all its mass on its mode (statistics 3.4, RES).
+TILTS = ("draft_up", "target_up", "target_down", "shared_noise", "argmax")
+
 # column -> (numpy little-endian type, values per emitted token)
 TRACE_COLUMNS: Mapping[str, tuple[str, int]] = {
     "position_in_round": ("<i2", 1),  # 0 = first position of the round
@@ -66,14 +80,21 @@ TRACE_COLUMNS: Mapping[str, tuple[str, int]] = {
     "pit_id": ("<f4", 1),  # randomised PIT, tokens ordered by id
     "pit_ratio": ("<f4", 1),  # randomised PIT, tokens ordered by q/p, ties by id
     "pit_mid": ("<f4", 1),  # F(x-) + p(x)/2, by id
-    "accept_threshold": ("<f4", 1),  # min(1, p/q) of the judged draft token; nan where none
+    "accept_threshold": ("<f4", 1),  # min(1, p/q) of the judged draft token, from the rows; nan where none
     "accept_uniform": ("<f4", 1),  # the uniform it was judged with; nan where none
+    "draft_pit": ("<f4", 1),  # randomised PIT of the judged draft in its own row, likeliest first; nan where none or one-hot
+    "draft_mid": ("<f4", 1),  # F(d-) + q(d)/2 of the judged draft, by id; nan where none or one-hot
+    "residual_log_ratio": ("<f4", len(TILTS)),  # log a(x)/res(x) of a recovered token; 0 where inert or not recovered
+    "residual_pit": ("<f4", 1),  # randomised PIT of a recovered token in the residual, by id; nan where not recovered
+    "bonus_log_ratio": ("<f4", 1),  # log q(x)/p(x) of a bonus token under the round's last draft row; 0 elsewhere
 }
 
 # Compared with the reference model's own rows by `score`.
 ROW_COLUMNS: Mapping[str, tuple[str, int]] = {
     "row_tv": ("<f4", 1),  # TV(engine row, reference row)
     "logit_gap": ("<f4", 1),  # reference: largest logit - logit of the emitted token
+    "temperature": ("<f4", 1),  # at which the two rows were compared; greedy: 1
+    "replay_tv": ("<f4", 1),  # TV(engine row, row of k = 0 on the same text); only where the answer was replayed
 }
 
 
@@ -190,6 +211,9 @@ class Generation:
         error: why the arm failed, None if it did not.
         trace: `TRACE_COLUMNS` of the candidate arm (None: not traced).
         rows: `ROW_COLUMNS` against the reference model (None: not scored).
+        request_digest: of the prompt's tokens and the sampling parameters that the arm ran; "" where the engine gives none.
+        valid: on a structured route, whether the answer holds what the route promises; None elsewhere, or where it was cut.
+        agrees: of the candidate, whether its answer holds the same JSON value as the baseline's; None unless both are valid.
     """
 
     arm: Arm
@@ -200,6 +224,9 @@ class Generation:
     error: str | None = None
     trace: Columns | None = None
     rows: Columns | None = None
+    request_digest: str = ""
+    valid: bool | None = None
+    agrees: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +237,14 @@ class Timing:
         ttft_seconds: from the request to its first token.
         total_seconds: from the request to its last token.
         num_tokens: emitted tokens.
+        concurrency: requests in the engine together. Of a block the first pair alone carries a timing, of the whole block (until
+            its last token, all its tokens): one observation per block.
     """
 
     ttft_seconds: float
     total_seconds: float
     num_tokens: int
+    concurrency: int = 1
 
     @property
     def seconds_per_token(self) -> float | None:
@@ -233,6 +263,7 @@ class Pair:
         increments: what folding adds (packed float64), computed against the calibration named beside it.
         calibration_hash: "" while the attempt is calibrating.
         error: why the pair enters no statistic, None if it does.
+        control: an A/A pair: k = 0 in the candidate's seat too, at the control batch size; it tests the measuring itself.
     """
 
     pair_id: str
@@ -249,17 +280,4 @@ class Pair:
     baseline_timing: Timing | None = None
     candidate_timing: Timing | None = None
     error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """One live request, unpaired, seen after it was served (DESIGN section 1.4)."""
-
-    route: str
-    observation_id: str
-    arm: Arm
-    finish_reason: str
-    error: str | None = None
-    ttft_seconds: float | None = None
-    seconds_per_token: float | None = None
-    counts: Mapping[str, int] = field(default_factory=dict)
+    control: bool = False

@@ -6,15 +6,15 @@ and `check` states what must hold between them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from canary.domain import budget
+from canary.domain.drills import Drills
 from canary.domain.errors import PolicyError
-
-# Gates that can be fed by live traffic and so be named under a stage's `live` (DESIGN section 5).
-LIVE_GATES = ("acceptance", "speed", "ttft", "errors", "structured_validity", "task_success", "thumbs", "memory")
+from canary.domain.live_policy import LiveGates, Structured, asks_live_safety, check_stage_live
+from canary.domain.modes import MODES, GateMode, Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,8 @@ class Shadow:
         lease_seconds: how long a worker may hold a pair without a heartbeat.
         max_retries: leases that may expire before the ordinal becomes a tombstone.
         calibration_requests: ordinals that calibrate and enter no certificate.
+        control_rate: share of the ordinals that are A/A, the baseline against itself; 0 goes without and says so.
+        control_batch_size: most requests together in the candidate's seat of an A/A pair; half of batch_size unless given.
     """
 
     batch_size: int = 8
@@ -71,6 +73,13 @@ class Shadow:
     lease_seconds: float = 120.0
     max_retries: int = 2
     calibration_requests: int = 20
+    control_rate: float = 0.05
+    control_batch_size: int | None = None
+
+    @property
+    def control_rows(self) -> int:
+        """Most requests that the candidate's seat decodes together in A/A pairs, at least 1."""
+        return max(1, self.batch_size // 2) if self.control_batch_size is None else self.control_batch_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +102,18 @@ class Gates:
         speed_ratio: median speed-up that must be exceeded.
         min_speed_tokens: pairs with a shorter arm are left out of the speed gate.
         error_margin: excess of failed candidate arms that kills.
+        control_limit: e-value of the baseline against itself (A/A) from which the harness counts as broken.
+        speed_concurrency: requests in the engine together at which speed and TTFT are decided; its load band counts.
+        ttft_ratio: the candidate's TTFT may be so many times the baseline's at the median, plus the slack.
+        ttft_slack_seconds: what is added to that, so that clock noise on short prompts decides nothing.
+        ttft_tail_margin: excess share of slow first tokens that is excluded before full.
+        ttft_slo_seconds: TTFT from which a first token counts as slow; without it the calibrating baseline's 95th percentile.
+        memory_headroom: share of the device's memory that must stay free with the candidate; without it nothing is asked.
+        modes: gates that count less or otherwise than they ordinarily do, by name.
+        watch_requests_per_day: mirrored requests a day, at most; the change detector then has one false page in ten years.
     """
 
-    alpha: float = 0.01
+    alpha: float = budget.KILL_ALPHA
     margin: float = 0.01
     request_margin: float = 0.01
     row_margin: float = 0.005
@@ -110,10 +128,24 @@ class Gates:
     speed_ratio: float = 1.0
     min_speed_tokens: int = 8
     error_margin: float = 0.01
+    control_limit: float = budget.CONTROL_LIMIT
+    speed_concurrency: int = 1
+    ttft_ratio: float = 1.10
+    ttft_slack_seconds: float = 0.005
+    ttft_tail_margin: float = 0.02
+    ttft_slo_seconds: float | None = None
+    memory_headroom: float | None = None
+    modes: tuple[GateMode, ...] = ()
+    watch_requests_per_day: float = 10_000.0
 
     def alpha_of(self, attempt: int) -> float:
         """Error budget of one attempt: alpha, then alpha * 6 / (pi^2 j^2) from the second on (statistics 0b.4)."""
-        return self.alpha if attempt == 1 else self.alpha * 6 / (math.pi**2 * attempt**2)
+        return budget.alpha_of(self.alpha, attempt)
+
+    def mode_of(self, gate: str) -> Mode:
+        """How much a gate counts; every gate outside `MODES` is required."""
+        chosen = next((m.mode for m in self.modes if m.gate == gate), None)
+        return chosen or MODES.get(gate, Mode.REQUIRED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +202,9 @@ class Policy:
         on_drift: at full, what an unplanned change of epoch does: `baseline` or `keep`.
         on_no_data: at full, what `no_data_seconds` without a fresh pair do: `keep` (and page) or `baseline`.
         inside_margin: strict null rejected but every certificate holds: `kill` or `hold`.
+        live_gates: margins of the gates that live traffic feeds.
+        structured: what every answer must be, for a route whose clients parse it.
+        drills: which injected faults must have been caught lately before the route leaves the shadow.
         content_hash: SHA-256 of the file's canonical form; pinned by a rollout at its start.
     """
 
@@ -184,8 +219,16 @@ class Policy:
     on_drift: str = "baseline"
     on_no_data: str = "keep"
     inside_margin: str = "kill"
+    live_gates: LiveGates = field(default_factory=LiveGates)
+    structured: Structured | None = None
+    drills: Drills = field(default_factory=Drills)
     content_hash: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def error_shares(self) -> int:
+        """E-processes among which the errors e-value's budget is shared: errors and structured answers, in shadow and live."""
+        return (1 if self.structured is None else 2) * (2 if asks_live_safety([s.live for s in self.stages]) else 1)
 
     def check(self) -> None:
         """Refuse a policy whose parts contradict each other.
@@ -214,6 +257,15 @@ class Policy:
                     where=f"stages.{stage.name}.live",
                     remedy="Name a live gate, or write `live: waived` with a `why`.",
                 )
+        for stage in self.stages:
+            check_stage_live(
+                stage.name,
+                stage.weight,
+                stage.live,
+                structured=self.structured is not None,
+                memory=self.gates.memory_headroom is not None,
+                ttft_ratio=self.gates.ttft_ratio,
+            )
         self._check_numbers()
 
     def _check_numbers(self) -> None:
@@ -230,6 +282,13 @@ class Policy:
                 f"row_margin {gates.row_margin} is not below tau_row {gates.tau_row}",
                 where="gates.row_margin",
                 remedy="Row distances are clipped at tau_row, so a margin from there on excludes nothing.",
+            )
+        shadow, given = self.shadow, self.shadow.control_batch_size
+        if given is not None and given >= shadow.batch_size > 1:
+            raise PolicyError(
+                f"control_batch_size {given} is not below batch_size {shadow.batch_size}",
+                where="shadow.control_batch_size",
+                remedy="A/A pairs compare the baseline with itself at a smaller batch size.",
             )
         if self.shadow.calibration_requests >= limits.max_requests:
             raise PolicyError(

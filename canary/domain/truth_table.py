@@ -126,6 +126,10 @@ def _no_data_to_baseline(f: Facts) -> bool:
     return f.no_data_too_long and f.policy.on_no_data == "baseline"
 
 
+def _change_alarm(f: Facts) -> bool:
+    return f.changed and not _no_data_to_baseline(f)
+
+
 def _ready(f: Facts) -> bool:
     return f.all_pass and f.baking == 0
 
@@ -145,6 +149,8 @@ ROWS: tuple[Row, ...] = (
     Row(4, "live_errors", _live_errors, KILL_PAGE, KILL_PAGE, KILL_PAGE, KILL_PAGE),
     Row(4, "safety_failed", _safety_failed, KILL_PAGE, KILL_PAGE, KILL_RAMP, KILL_PAGE),
     Row(5, "not_worth_it_live", _economy_failed_live, STAY, ROLL_BACK, ROLL_BACK),
+    # Here, so that no row which leaves the weight where it is hides the page; one that lowers it comes first.
+    Row(8, "change_alarm", _change_alarm, STAY, STAY, STAY_PAGE),
     Row(5, "not_worth_it", _economy_failed, STAY, HOLD, STAY),
     Row(6, "could_not_measure", _could_not_measure, HOLD, HOLD, STAY_PAGE),
     # Before row 7: that a fault got through so many requests is no less true while a gate still has no data.

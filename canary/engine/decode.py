@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn.functional import pad
 
-from canary.engine import sampling, streams
 from canary.engine.drafters.base import Drafter, Proposal, Round
 from canary.engine.forward import RowForward
+from canary.engine.hooks import CLEAN, Hooks
 from canary.engine.record import Draws, Record, Step
 from canary.engine.requests import Job, Running, Words
 from canary.engine.rows import Rows
 from canary.engine.streams import Stream
-from canary.engine.verify import Verify, verify, verify_greedy
+from canary.engine.verify import verify_greedy
 
 # A position is judged at most once and drawn at most once, so one stream serves recovered, bonus and plain tokens.
 _STREAMS = (Stream.ACCEPT, Stream.SAMPLE, Stream.PIT)
@@ -64,8 +64,10 @@ class Decoder:
         eos_ids: tokens that end an answer.
         drafter: None for the baseline.
         num_speculative_tokens: k; 0 without a drafter.
-        verifier: `verify.verify`, or a drill's faulty one.
+        hooks: the engine's own functions, or a drill's faulty ones.
         clock: seconds; asked when a request's first token is known.
+        most: requests that run together at most; as many as the target has rows unless given.
+        trace_plain: whether a traced request has trace columns without a drafter too.
 
     Attributes:
         want_tv: whether traces carry the distances of the bank's alternatives (see `trace.trace_rows`).
@@ -79,8 +81,10 @@ class Decoder:
         drafter: Drafter | None = None,
         num_speculative_tokens: int = 0,
         *,
-        verifier: Verify = verify,
+        hooks: Hooks = CLEAN,
         clock: Callable[[], float] | None = None,
+        most: int | None = None,
+        trace_plain: bool = False,
     ) -> None:
         if (drafter is None) != (num_speculative_tokens == 0):
             raise ValueError("a drafter needs k of at least 1, and no drafter means k = 0")
@@ -89,8 +93,10 @@ class Decoder:
         self.eos_ids = eos_ids
         self.drafter = drafter
         self.k = num_speculative_tokens
-        self.verifier = verifier
+        self.hooks = hooks
         self.clock = clock
+        self.most = target.num_rows if most is None else min(most, target.num_rows)
+        self.traces = drafter is not None or trace_plain
         self.want_tv = True
         self._rows: list[Running] = []
         self._batch: _Batch | None = None
@@ -100,7 +106,7 @@ class Decoder:
         """Run all jobs and yield each as it ends, its counts checked.
 
         Args:
-            traced: keep the rows of every emitted token, and with a drafter its trace columns.
+            traced: keep the rows of every emitted token, and (with a drafter, or `trace_plain`) their trace columns.
 
         Raises:
             IdentityError: a request's counts do not add up.
@@ -109,7 +115,7 @@ class Decoder:
         self.target.cache.reserve(max((self._reach(job) for job in jobs), default=0))
         try:
             while queue or self._rows:
-                while queue and len(self._rows) < self.target.num_rows:
+                while queue and len(self._rows) < self.most:
                     self._admit(queue.popleft(), traced)
                     yield from self._retire()
                 if self._rows:
@@ -155,11 +161,11 @@ class Decoder:
         if self._batch is None:
             self._batch = _Batch.of(tuple(self._rows), self.target.device)
         proposal = self._propose(self._batch)
-        tokens = torch.tensor([[r.token_ids[-1]] for r in self._rows], device=self.target.device)  # [n, 1]
+        tokens = torch.tensor([[self.hooks.pending(r)] for r in self._rows], device=self.target.device)  # [n, 1]
         if proposal is not None:
             # A draft that could not be drawn is never accepted, but a model must not see its negative id.
             tokens = torch.cat([tokens, proposal.tokens.clamp_min(0)], 1)  # [n, k + 1]
-        self._resolve(0, self._batch, self.target.step(tokens), proposal)
+        self._resolve(0, self._batch, self.hooks.logits(self.target.step(tokens)), proposal)
 
     def _propose(self, batch: _Batch) -> Proposal | None:
         """A round of drafts padded to k columns on the target's device, None when nobody drafts."""
@@ -187,7 +193,7 @@ class Decoder:
         if proposal is None:
             proposal = Proposal(torch.zeros(len(logits), 0, dtype=torch.int64, device=logits.device), (0,) * len(logits))
         records = [r.record for r in batch.running if r.record is not None]
-        step = self._judge(batch, logits, proposal, bool(records) and self.drafter is not None)
+        step = self._judge(batch, logits, proposal, bool(records) and self.traces)
         kept = []
         for row, (running, line) in enumerate(zip(batch.running, step.lines(), strict=True), start=first):
             if not line.valid:
@@ -195,11 +201,12 @@ class Decoder:
                 self.target.cache.clear(row)
                 kept.append(0)
                 continue
-            if running.token_ids:  # the pending token and the accepted drafts are cached now; a prefill set its own length
-                self.target.lengths[row] += 1 + line.num_accepted
-            running.drafted.append(line.num_drafted)
-            running.accepted.append(line.num_accepted)
-            tokens = running.take(line.token_ids, self.eos_ids, self.words)
+            if running.token_ids:  # a prefill sets its own length
+                self.hooks.advance(self.target.lengths, row, running, line)
+            drafted, accepted = self.hooks.count(line)
+            running.drafted.append(drafted)
+            running.accepted.append(accepted)
+            tokens = self.hooks.take(running, line.token_ids, self.eos_ids, self.words)
             kept.append(len(tokens))
             if self.drafter is not None and running.finish_reason is None:
                 self.drafter.commit(row, tokens, line.num_accepted)
@@ -209,16 +216,16 @@ class Decoder:
 
     def _judge(self, batch: _Batch, logits: torch.Tensor, proposal: Proposal, traced: bool) -> Step:
         """Verify one round; an untraced round of greedy rows needs no probabilities."""
-        num_rows, width, vocab = logits.shape
+        width = logits.shape[1]
         lengths = torch.tensor(proposal.lengths, device=logits.device)
         if batch.greedy and not traced:
             return Step(logits, proposal, lengths, verify_greedy(logits, proposal.tokens, lengths))
         rows = batch.rows(width)
-        probs = sampling.process(logits.reshape(num_rows * width, vocab), rows).view(num_rows, width, vocab)
+        probs = self.hooks.process(logits, rows, lengths)
         which = torch.tensor(_STREAMS, device=logits.device)[:, None, None]
-        accept, following, pit = streams.uniforms(batch.keys, which, batch.positions(width).expand(len(_STREAMS), -1, -1))
+        accept, following, pit = self.hooks.uniforms(batch.keys, which, batch.positions(width).expand(len(_STREAMS), -1, -1))
         accept = accept[:, :-1]  # [n, k]; the others are [n, k + 1]
-        verified = self.verifier(probs, proposal.tokens, lengths, proposal.probs, accept, following)
+        verified = self.hooks.verify(probs, proposal.tokens, lengths, proposal.probs, accept, following)
         draws = Draws(probs, rows, accept, pit) if traced else None
         return Step(logits, proposal, lengths, verified, draws)
 
@@ -228,6 +235,7 @@ class Decoder:
         for row in reversed(ended):
             running = self._leave(row)
             running.stats(self.k)
+            running.check_end(self.eos_ids, self.words)
             yield running
 
     def _leave(self, row: int) -> Running:

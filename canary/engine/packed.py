@@ -32,6 +32,11 @@ class PackedLinear(nn.Module):
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), PACKED_FOR_ROWS)
         self._bias = None if bias is None else bias.detach()
 
+    @property
+    def num_bytes(self) -> int:
+        """Of the reordered weight, which stands beside the original one."""
+        return self._packed.numel() * self._packed.element_size()
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [..., in] -> [..., out]
         result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
         return result

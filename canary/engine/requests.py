@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from transformers import PreTrainedTokenizerBase
 
+from canary.domain.errors import IdentityError
 from canary.domain.pairs import DecodeStats
 from canary.domain.traffic import SamplingParams, Stratum
 from canary.engine.record import Record
@@ -97,6 +98,28 @@ class Running:
         stats = DecodeStats(num_speculative_tokens, tuple(self.drafted), tuple(self.accepted), self.num_cut)
         stats.check(len(self.token_ids))
         return stats
+
+    def check_end(self, eos_ids: frozenset[int], words: Words) -> None:
+        """Replay the rules of the end on the whole answer, which the loop applied token by token.
+
+        Raises:
+            IdentityError: tokens follow an EOS or a stop string, there are too many, or the finish reason is another's.
+        """
+        if self.error is not None:
+            return
+        before, last = self.token_ids[:-1], self.token_ids[-1]
+        at = next((i for i, token in enumerate(before) if token in eos_ids), None)
+        if at is not None:
+            raise IdentityError(f"token {at} of {len(self.token_ids)} ends the answer, but others follow it")
+        stops = bool(self.job.params.stop)
+        if stops and self._stop_at(to_text(words, before)) is not None:
+            raise IdentityError(f"a stop string is complete before the last of {len(self.token_ids)} tokens")
+        if len(self.token_ids) > self.max_tokens:
+            raise IdentityError(f"{len(self.token_ids)} tokens, but at most {self.max_tokens} were asked for")
+        ends = last in eos_ids or (stops and self._stop_at(to_text(words, self.token_ids)) is not None)
+        expected = "stop" if ends else "length"
+        if self.finish_reason != expected:
+            raise IdentityError(f"the answer ends by {expected}, but its finish reason is {self.finish_reason}")
 
     def _finished(self, token: int, eos_ids: frozenset[int], words: Words) -> str | None:
         if token in eos_ids:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
@@ -23,20 +23,21 @@ import canary
 from canary.domain.errors import ModelError
 from canary.domain.pairs import Arm, Generation, Timing
 from canary.domain.policy import Shadow, Subject
-from canary.domain.traffic import Prompt
+from canary.domain.traffic import Prompt, SamplingParams
 from canary.engine import checkpoints
 from canary.engine.decode import Decoder
 from canary.engine.drafters.base import Drafter
 from canary.engine.drafters.draft_model import DraftModelDrafter, require_same_words
 from canary.engine.drafters.ngram import NgramDrafter
-from canary.engine.faults import Fault, get_fault
+from canary.engine.faults import get_fault
 from canary.engine.forward import RowForward
+from canary.engine.hooks import CLEAN, Hooks
+from canary.engine.memory import report
 from canary.engine.probe import WidthCost, verify_costs
+from canary.engine.replay import is_chosen, replay, with_replay
 from canary.engine.requests import Job, Running
-from canary.engine.sampling import Draw, draw
-from canary.engine.score import score
+from canary.engine.score import Remembered, score
 from canary.engine.streams import key_from_bytes
-from canary.engine.verify import verify
 from canary.flow.ports import ArmRequest, EngineInfo
 
 # Raised whenever sampling, verification, drafting or chat rendering may give other tokens than before.
@@ -82,18 +83,20 @@ class OwnEngine:
         calibrating: whether traces carry the distances of the alternatives, which calibration needs and later pairs do not.
     """
 
-    def __init__(self, info: EngineInfo, target: _Target, shadow: Shadow, drafter: Drafter, fault: Fault | None) -> None:
+    def __init__(self, info: EngineInfo, target: _Target, shadow: Shadow, drafter: Drafter, hooks: Hooks = CLEAN) -> None:
         self.info = info
         self.calibrating = True
-        self._loaded, self._shadow = target.loaded, shadow
+        self._loaded, self._shadow, self._plain_rows = target.loaded, shadow, target.rows
+        self._remembered = Remembered()
         loaded, rows = target.loaded, target.rows
         ends = checkpoints.eos_ids(loaded.model, loaded.tokenizer)
-        judge = verify if fault is None else fault.wrap_verify(verify)
         k = info.num_speculative_tokens
         self._decoders = {
             Arm.BASELINE: Decoder(rows, loaded.tokenizer, ends, clock=perf_counter),
-            Arm.CANDIDATE: Decoder(rows, loaded.tokenizer, ends, drafter, k, verifier=judge, clock=perf_counter),
+            Arm.CANDIDATE: Decoder(rows, loaded.tokenizer, ends, drafter, k, hooks=hooks, clock=perf_counter),
         }
+        # The candidate's seat of an A/A pair: k = 0 on the same rows, fewer of them together, and traced as the candidate is.
+        self._control = Decoder(rows, loaded.tokenizer, ends, clock=perf_counter, most=shadow.control_rows, trace_plain=True)
 
     @classmethod
     def open(
@@ -137,10 +140,12 @@ class OwnEngine:
                 remedy=f"Use one of: {', '.join(DRAFTERS)}.",
             )
         fault = None if subject.fault is None else get_fault(subject.fault)
-        drawing = draw if fault is None else fault.wrap_draw(draw)
-        drafter, facts = build(_Setting(subject, loaded, shadow.batch_size, cache_dir, drawing))
+        hooks = CLEAN if fault is None else fault.inject(CLEAN)
+        drafter, facts = build(_Setting(subject, loaded, shadow.batch_size, cache_dir, hooks))
+        draft_rows = drafter.rows if isinstance(drafter, DraftModelDrafter) else None
         if fault is not None:
             get_fault(fault.name, drafter.kind)
+        drafter = hooks.drafter(drafter)
         described = _describe(subject, loaded) | facts
         info = EngineInfo(
             fingerprint=hashlib.blake2b(json.dumps(described, sort_keys=True).encode(), digest_size=16).hexdigest(),
@@ -150,26 +155,41 @@ class OwnEngine:
             vocab_size=target.rows.vocab_size,
             described=described,
             verify_costs={f"{c.batch}x{c.width}": round(c.milliseconds, 3) for c in target.costs},
+            memory=report(loaded.model, target.rows, draft_rows),
         )
-        return cls(info, target, shadow, drafter, fault)
+        return cls(info, target, shadow, drafter, hooks)
 
     def generate(self, requests: Sequence[ArmRequest], arm: Arm) -> list[Generation]:
         """Run one arm of a batch, traced and scored; a request that cannot run comes back with its `error`."""
-        decoder = self._decoders[arm]
-        decoder.want_tv = self.calibrating
+        decoder = self._decoder(arm, requests)
+        decoder.want_tv = self.calibrating and decoder.k > 0
+        self._remembered.next_arm()
         jobs = [self._job(i, request) for i, request in enumerate(requests)]
         done: dict[int, Generation] = {}
+        late: dict[int, torch.Tensor] = {}  # raw rows of the answers to replay, which has to wait until the rows are free
         for running in decoder.run(jobs, traced=True):
-            done[running.job.index] = self._generation(running, arm)
+            at = running.job.index
+            if arm is Arm.CANDIDATE and running.error is None and running.record and is_chosen(requests[at].key):
+                late[at] = running.record.rows()
+            done[at] = self._generation(running, arm, decoder)
+        for at, logits in late.items():
+            done[at] = self._replayed(done[at], jobs[at], logits)
         return [done[i] for i in range(len(requests))]
 
     def time(self, request: ArmRequest, arm: Arm) -> Timing:
         """Run one arm of one request alone and untraced; tokenisation and prefill are part of its time to first token."""
         start = perf_counter()
-        (running,) = self._decoders[arm].run([self._job(0, request)])
+        (running,) = self._decoder(arm, [request]).run([self._job(0, request)])
         end = perf_counter()
         first = running.first_at if running.first_at is not None else end
         return Timing(first - start, end - start, len(running.token_ids))
+
+    def _decoder(self, arm: Arm, requests: Sequence[ArmRequest]) -> Decoder:
+        """What runs the requests of one arm, either all of A/A pairs or none."""
+        kinds = {request.control for request in requests}
+        if len(kinds) > 1:
+            raise ValueError("requests of A/A pairs and of others do not share a batch of one arm")
+        return self._control if arm is Arm.CANDIDATE and True in kinds else self._decoders[arm]
 
     def _job(self, index: int, request: ArmRequest) -> Job:
         params = request.params.clamped(self._shadow.max_tokens)
@@ -179,15 +199,27 @@ class OwnEngine:
             ids, why = (), f"the prompt cannot be rendered: {type(error).__name__}: {error}"
         return Job(index, ids, params, key_from_bytes(request.key), why)
 
-    def _generation(self, running: Running, arm: Arm) -> Generation:
+    def _replayed(self, generation: Generation, job: Job, logits: torch.Tensor) -> Generation:
+        assert generation.rows is not None
+        distances = replay(self._plain_rows, job.token_ids, generation.token_ids, logits, job.params)
+        return replace(generation, rows=with_replay(generation.rows, distances))
+
+    def _generation(self, running: Running, arm: Arm, decoder: Decoder) -> Generation:
         job, failed = running.job, running.error is not None
         trace = rows = None
         if not failed and running.record is not None:
             kept = running.record
-            rows = score(self._loaded.model, job.token_ids, running.token_ids, kept.rows(), job.params, kept.processed_rows())
+            rows = score(
+                self._loaded.model,
+                job.token_ids,
+                running.token_ids,
+                kept.rows(),
+                job.params,
+                kept.processed_rows(),
+                self._remembered,
+            )
             trace = running.record.columns() if arm is Arm.CANDIDATE else None
             running.record.clear()
-        decoder = self._decoders[arm]
         return Generation(
             arm=arm,
             token_ids=tuple(running.token_ids),
@@ -197,7 +229,14 @@ class OwnEngine:
             error=running.error,
             trace=trace,
             rows=rows,
+            request_digest=request_digest(job.token_ids, job.params),
         )
+
+
+def request_digest(token_ids: Sequence[int], params: SamplingParams) -> str:
+    """Of what an arm ran: the prompt's tokens and the sampling parameters; the client's seed is never used and left out."""
+    asked = {**asdict(params), "seed": None}
+    return hashlib.blake2b(json.dumps([list(token_ids), asked]).encode(), digest_size=16).hexdigest()
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> tuple[int, ...]:
@@ -217,7 +256,7 @@ class _Setting:
     target: _Loaded
     num_rows: int
     cache_dir: Path
-    draw: Draw
+    hooks: Hooks
 
 
 def _ngram(setting: _Setting) -> tuple[Drafter, dict[str, str]]:
@@ -234,7 +273,9 @@ def _draft_model(setting: _Setting) -> tuple[Drafter, dict[str, str]]:
     path = checkpoints.prepare(name, setting.cache_dir)
     model, tokenizer = checkpoints.load(path, setting.subject.dtype)
     require_same_words((setting.target.model, setting.target.tokenizer), (model, tokenizer))
-    return DraftModelDrafter(model, setting.num_rows, setting.draw), {"drafter_weights": checkpoints.weights_digest(path)}
+    return DraftModelDrafter(model, setting.num_rows, setting.hooks.draw, setting.hooks.uniforms), {
+        "drafter_weights": checkpoints.weights_digest(path)
+    }
 
 
 DRAFTERS: Mapping[str, Callable[[_Setting], tuple[Drafter, dict[str, str]]]] = {"ngram": _ngram, "draft_model": _draft_model}

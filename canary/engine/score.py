@@ -18,6 +18,44 @@ from canary.engine import trace
 # A processed row farther than this from transformers' processing of the very same raw row is no rounding: ties at the edge of a
 # nucleus may fall either way in 16 bit, which moves one token's mass; a skipped temperature or filter moves a tenth and more.
 PROCESSING_TOLERANCE = 0.05
+REMEMBERED_BYTES = 256 * 2**20
+
+
+class Remembered:
+    """Reference rows of the answers scored last: the arms of a greedy pair mostly say the same, and one forward serves both.
+
+    Args:
+        most_bytes: rows beyond it are not kept.
+    """
+
+    def __init__(self, most_bytes: int = REMEMBERED_BYTES) -> None:
+        self._most = most_bytes
+        self._rows: dict[tuple[int, ...], torch.Tensor] = {}
+        self._before: dict[tuple[int, ...], torch.Tensor] = {}
+        self.num_forwards = 0
+
+    def next_arm(self) -> None:
+        """Another arm begins: what the one before it left is kept, anything older is let go."""
+        self._before, self._rows = self._rows, {}
+
+    def rows(self, model: PreTrainedModel, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> torch.Tensor:
+        """Raw reference rows that an answer's tokens are judged by, [T, V] in the model's dtype."""
+        ids = (*prompt_ids, *token_ids[:-1])
+        known = self._before.get(ids, self._rows.get(ids))
+        if known is not None and len(known) == len(token_ids):
+            return known
+        found = reference_rows(model, prompt_ids, token_ids)
+        self.num_forwards += 1
+        if found.nbytes + sum(each.nbytes for each in (*self._rows.values(), *self._before.values())) <= self._most:
+            self._rows[ids] = found
+        return found
+
+
+def reference_rows(model: PreTrainedModel, prompt_ids: Sequence[int], token_ids: Sequence[int]) -> torch.Tensor:
+    """One plain forward over prompt and answer: raw rows, [T, V] in the model's dtype."""
+    ids = torch.tensor([[*prompt_ids, *token_ids[:-1]]], device=model.device)
+    rows: torch.Tensor = model(input_ids=ids, use_cache=False, logits_to_keep=len(token_ids)).logits[0]
+    return rows
 
 
 @torch.inference_mode()
@@ -28,6 +66,7 @@ def score(
     engine_logits: torch.Tensor,
     params: SamplingParams,
     processed: torch.Tensor | None = None,
+    remembered: Remembered | None = None,
 ) -> Columns:
     """Compare the engine's rows with the reference's.
 
@@ -38,23 +77,27 @@ def score(
         engine_logits: raw rows that the answer's tokens came from, [T, V].
         params: of the request; greedy compares at temperature 1.
         processed: the rows that the tokens were drawn from, [T, V]; None for greedy requests.
+        remembered: where the other arm's reference rows may be.
 
     Returns:
-        `ROW_COLUMNS`: total variation between the two softmax rows at the temperature, and the reference's largest logit minus
-        that of the emitted token. A token whose processed row is not what transformers makes of the same raw row has distance 1.
+        `ROW_COLUMNS` without `replay_tv`: total variation between the two softmax rows at the temperature, the reference's
+        largest logit minus that of the emitted token, and that temperature. A token whose processed row is not what transformers
+        makes of the same raw row has distance 1.
     """
     if not token_ids:
-        return trace.pack({"row_tv": torch.zeros(0), "logit_gap": torch.zeros(0)})
+        return trace.pack(dict.fromkeys(("row_tv", "logit_gap", "temperature"), torch.zeros(0)))
     ids = torch.tensor([[*prompt_ids, *token_ids[:-1]]], device=model.device)
-    logits = model(input_ids=ids, use_cache=False, logits_to_keep=len(token_ids)).logits[0].float()  # [T, V]
+    found = reference_rows if remembered is None else remembered.rows
+    logits = found(model, prompt_ids, token_ids).float()  # [T, V]
     engine = engine_logits.float()
-    warp = TemperatureLogitsWarper(float(params.temperature) if params.temperature > 0 else 1.0)
+    temperature = float(params.temperature) if params.temperature > 0 else 1.0
+    warp = TemperatureLogitsWarper(temperature)
     distance = trace.row_distance(warp(ids, engine).softmax(-1), warp(ids, logits).softmax(-1))  # [T]
     if processed is not None and params.temperature > 0:
         expected = _processors(params)(ids, engine).softmax(-1)
         distance[trace.row_distance(processed.float(), expected) > PROCESSING_TOLERANCE] = 1.0
     gap = trace.logit_gap(logits, torch.tensor(list(token_ids), device=logits.device))
-    return trace.pack({"row_tv": distance, "logit_gap": gap})
+    return trace.pack({"row_tv": distance, "logit_gap": gap, "temperature": torch.full_like(gap, temperature)})
 
 
 def _processors(params: SamplingParams) -> LogitsProcessorList:

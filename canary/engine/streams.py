@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +26,12 @@ class Stream(IntEnum):
     RECOVER = 2
     SAMPLE = 3
     PIT = 4
+
+
+class Uniforms(Protocol):
+    """The signature of `uniforms`, which faults wrap."""
+
+    def __call__(self, keys: Tensor, stream: Stream | Tensor, positions: Tensor) -> Tensor: ...
 
 
 def key_from_bytes(key: bytes) -> tuple[int, int]:

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from canary.domain.pairs import ALTERNATIVES, ROW_COLUMNS, TRACE_COLUMNS, Columns, Provenance
+from canary.domain.pairs import ALTERNATIVES, ROW_COLUMNS, TILTS, TRACE_COLUMNS, Columns, Provenance
 from canary.engine import alternatives as bank
+from canary.engine import judged
 from canary.engine.alternatives import Alternative
 from canary.engine.sampling import argmax, block_sums, mass, mass_around
 from canary.engine.verify import Verified
@@ -35,7 +36,7 @@ class EmittedRows:
         greedy: [N] bool, the request is greedy: its ratios stay 0.
         pit_uniforms: [N] float64, the V of the randomised PIT.
         draft_tokens: [N] int64, the judged draft; read only where `drafted`.
-        accept_threshold, accept_uniform: [N]; read only where `drafted`.
+        accept_uniform: [N], what the draft was judged with; read only where `drafted`.
         previous_probs: [N, V] processed rows one position earlier; read only where `has_previous`.
         has_previous: [N] bool, False at a request's first token.
         draft_probs: [N, V] rows that the drafts were drawn from, read only where `drafted`; None for one-hot drafts.
@@ -51,7 +52,6 @@ class EmittedRows:
     greedy: Tensor
     pit_uniforms: Tensor
     draft_tokens: Tensor
-    accept_threshold: Tensor
     accept_uniform: Tensor
     previous_probs: Tensor
     has_previous: Tensor
@@ -90,7 +90,6 @@ def gather_emitted(
     if draft_tokens.shape[1] == 0:  # a column that is never read, so that one indexing serves every width
         nothing = torch.zeros(len(num_emitted), 1, device=target_probs.device)
         draft_tokens, accept_uniforms, draft_probs = nothing.long(), nothing, None
-        verified = verified._replace(accept_threshold=nothing)
     at = (owner, position.clamp_max(draft_tokens.shape[1] - 1))
     return EmittedRows(
         owner=owner,
@@ -102,7 +101,6 @@ def gather_emitted(
         greedy=greedy[owner],
         pit_uniforms=pit_uniforms[owner, position],
         draft_tokens=draft_tokens[at],
-        accept_threshold=verified.accept_threshold[at],
         accept_uniform=accept_uniforms[at],
         previous_probs=_one_before(target_probs, previous_probs, owner, position),
         has_previous=has_previous[owner] | (position > 0),
@@ -131,7 +129,7 @@ def trace_rows(rows: EmittedRows, *, want_tv: bool) -> dict[str, Tensor]:
         want_tv: also compute TV(p, a_k), which costs several passes over the rows; needed only while an attempt calibrates.
 
     Returns:
-        column -> [N] or [N, len(ALTERNATIVES)], float64 or int64.
+        column -> [N] or [N, values per token], float64 or int64.
     """
     target, tokens = rows.target_probs, rows.tokens
     blocks = block_sums(target)
@@ -168,9 +166,53 @@ def trace_rows(rows: EmittedRows, *, want_tv: bool) -> dict[str, Tensor]:
         "pit_id": below + rows.pit_uniforms * p,
         "pit_ratio": torch.where(rows.drafted, before, below) + rows.pit_uniforms * p,
         "pit_mid": below + p / 2,
-        "accept_threshold": torch.where(rows.drafted, rows.accept_threshold.to(torch.float64), torch.nan),
-        "accept_uniform": torch.where(rows.drafted, rows.accept_uniform.to(torch.float64), torch.nan),
+        **_draft_columns(rows),
+        **_recovered_columns(rows),
+        "bonus_log_ratio": _bonus_column(rows, p),
     }
+
+
+def _draft_columns(rows: EmittedRows) -> dict[str, Tensor]:
+    """The columns of judged drafts; nan where none was judged."""
+    drafts = torch.where(rows.drafted, rows.draft_tokens, 0)
+    found = {
+        "accept_threshold": judged.threshold(rows.target_probs, rows.draft_probs, drafts),
+        "accept_uniform": rows.accept_uniform,
+    }
+    missing = torch.full_like(rows.pit_uniforms, torch.nan, dtype=torch.float64)
+    ranks = (missing, missing)
+    if rows.draft_probs is not None:
+        ranks = judged.draft_ranks(rows.draft_probs, drafts, rows.pit_uniforms)
+    found["draft_pit"], found["draft_mid"] = ranks
+    return {name: torch.where(rows.drafted, values.to(torch.float64), torch.nan) for name, values in found.items()}
+
+
+def _recovered_columns(rows: EmittedRows) -> dict[str, Tensor]:
+    """The columns of recovered tokens, from the few rows that have one."""
+    ratios = rows.target_probs.new_zeros(len(rows.tokens), len(TILTS), dtype=torch.float64)
+    pit = torch.full_like(ratios[:, 0], torch.nan)
+    at = (rows.provenance == Provenance.RECOVERED).nonzero()[:, 0]  # [R]
+    if len(at):
+        draft = None if rows.draft_probs is None else rows.draft_probs[at]
+        given = (rows.target_probs[at], draft, rows.draft_tokens[at], rows.tokens[at], rows.pit_uniforms[at])
+        found, pit[at] = judged.recovered(*given)
+        ratios[at] = bank.log_ratio(found)
+    return {"residual_log_ratio": ratios, "residual_pit": pit}
+
+
+def _bonus_column(rows: EmittedRows, p: Tensor) -> Tensor:
+    """The bet that a bonus token is drawn from the round's last draft row, which is that of the emitted row before it."""
+    at = (rows.provenance == Provenance.BONUS).nonzero()[:, 0]  # [M]
+    at = at[(at > 0) & rows.drafted[at - 1] & (rows.owner[at - 1] == rows.owner[at])]
+    found, tokens = torch.zeros_like(p), rows.tokens[at]
+    if rows.draft_probs is None:
+        a = (tokens == rows.draft_tokens[at - 1]).to(p.dtype)
+    else:
+        row = rows.draft_probs[at - 1]
+        # A reported row of more than unit mass would be no bet.
+        a = row.gather(1, tokens[:, None])[:, 0].to(p.dtype) / bank.mass(row).clamp_min(1.0)
+    found[at] = bank.log_ratio(bank.over(a, p[at]))
+    return found
 
 
 def _where(active: Tensor, alternative: Alternative) -> Alternative:

@@ -11,7 +11,10 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from canary.domain.pairs import Scheme
 from canary.engine.sampling import INVALID, argmax, draw
+
+SCHEME = Scheme.TOKEN  # what `verify` declares to those who test its draws one by one
 
 
 class Verified(NamedTuple):

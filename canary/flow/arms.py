@@ -1,4 +1,5 @@
-"""The arms of a pair: what keys and orders them, and how one is run so that a request which breaks the engine fails alone.
+"""The arms of a pair: what keys and orders them, which pairs are A/A, and how an arm is run so that a request which breaks the
+engine fails alone.
 
 Canary's own errors pass through, since they are about the engine and not about one request; a broken accounting identity is the
 arm's own failure. Nothing here repeats a prompt's text.
@@ -11,12 +12,16 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from canary.domain.errors import CanaryError, IdentityError
+from canary.domain.flag import BUCKETS, bucket
 from canary.domain.pairs import Arm, DecodeStats, Generation, Timing
+from canary.domain.policy import Shadow
 from canary.domain.traffic import Prompt
-from canary.flow.ports import ArmRequest, Observer, ShadowEngine
+from canary.flow.ports import ArmRequest, ControlRule, Observer, ShadowEngine, no_controls
 
 LONGEST = 200  # characters of a foreign error's message that are kept
 SHARED = 8  # characters in a row that make a message a quotation
+CONTROL_SALT = "canary.control."
+EARLY_CONTROLS = 4  # below this ordinal every second one is A/A
 
 
 def arm_key(pair: str, arm: Arm, choice: int = 0) -> bytes:
@@ -30,17 +35,51 @@ def order(pair: str) -> tuple[Arm, Arm]:
     return (Arm.BASELINE, Arm.CANDIDATE) if coin & 1 else (Arm.CANDIDATE, Arm.BASELINE)
 
 
+def control_rule(shadow: Shadow) -> ControlRule:
+    """Which ordinals are A/A pairs: a share of `control_rate` by a salted hash of the pair id, and ordinals 1 and 3.
+
+    The early two are there so that a grossly broken harness shows in the A/A arm before it is held against the candidate; at the
+    rate alone it would be twenty times slower. Of the calibrating ordinals every second one at most is A/A, so that enough
+    of them calibrate. Both are known before anything is drawn.
+    """
+    if not shadow.control_rate:
+        return no_controls
+
+    def is_control(ordinal: int, pair: str) -> bool:
+        if ordinal < shadow.calibration_requests:
+            if ordinal % 2 == 0:
+                return False
+            if ordinal < EARLY_CONTROLS:
+                return True
+        return bucket(CONTROL_SALT, pair) < shadow.control_rate * BUCKETS
+
+    return is_control
+
+
 def generate(
     engine: ShadowEngine, requests: Sequence[ArmRequest], arm: Arm, *, alive: Callable[[], None], observer: Observer
 ) -> Sequence[Generation]:
-    """Run the arm; if the batch breaks, run its requests one by one, with the same draws.
+    """Run the arm; if a pass breaks, run its requests one by one, with the same draws. A/A requests have a pass of their own.
 
     Args:
-        alive: called before every request that runs alone.
+        alive: called before a second pass and before every request that runs alone.
 
     Returns:
         One generation per request; one that breaks alone too comes back with its `error`.
     """
+    done: dict[int, Generation] = {}
+    for control in (False, True):
+        mine = {at: request for at, request in enumerate(requests) if request.control is control}
+        if mine and done:
+            alive()
+        if mine:
+            done |= zip(mine, _pass(engine, list(mine.values()), arm, alive, observer), strict=True)
+    return [done[at] for at in range(len(requests))]
+
+
+def _pass(
+    engine: ShadowEngine, requests: Sequence[ArmRequest], arm: Arm, alive: Callable[[], None], observer: Observer
+) -> Sequence[Generation]:
     try:
         return engine.generate(requests, arm)
     except Exception as error:
@@ -77,7 +116,7 @@ def _alone(engine: ShadowEngine, request: ArmRequest, arm: Arm, observer: Observ
             raise
         why = described(error, [request.prompt])
     observer.note("request_failed", arm=arm.value, detail=why)
-    k = engine.info.num_speculative_tokens if arm is Arm.CANDIDATE else 0
+    k = engine.info.num_speculative_tokens if arm is Arm.CANDIDATE and not request.control else 0
     return Generation(arm, (), "", "error", DecodeStats(k, (), ()), error=why)
 
 

@@ -17,6 +17,7 @@ from canary.domain.rollout import Rollout
 from canary.flow.ports import EngineInfo, Transaction
 from canary.flow.tools.policy_files import load_text
 from canary.stats.battery import Battery, default_parts
+from canary.stats.controlled import ControlledBattery
 from canary.stats.part import Calibration, Context
 
 
@@ -67,12 +68,21 @@ def context(policy: Policy, attempt: int, engine: EngineInfo, calibration: Calib
         exact_rows=engine.exact_rows,
         vocab_size=engine.vocab_size,
         calibration=calibration,
+        error_shares=policy.error_shares,
+        structured=policy.structured is not None,
+        memory=engine.memory,
+        max_requests=policy.limits.max_requests,
     )
 
 
 def battery(ctx: Context) -> Battery:
-    """The whole battery for one attempt."""
+    """The candidate's whole battery for one attempt."""
     return Battery(ctx, default_parts())
+
+
+def controlled(policy: Policy, ctx: Context) -> ControlledBattery:
+    """That battery and the A/A arm's."""
+    return ControlledBattery(ctx, battery(ctx), asked=policy.shadow.control_rate > 0)
 
 
 def calibrated(ctx: Context, calibration: Calibration) -> Context:
@@ -87,6 +97,7 @@ def engine_record(info: EngineInfo) -> dict[str, object]:
         "drafter_kind": info.drafter_kind.value,
         "described": dict(info.described),
         "verify_costs": dict(info.verify_costs),
+        "memory": dict(info.memory),
     }
 
 

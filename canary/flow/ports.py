@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from canary.domain.flag import Flag, Snapshot
+from canary.domain.observations import Observation
 from canary.domain.pairs import Arm, DrafterKind, Generation, Pair, Timing
 from canary.domain.rollout import Rollout
 from canary.domain.traffic import Prompt, SamplingParams
@@ -21,6 +22,7 @@ class Claim:
         ordinal: dense position in (route, epoch, attempt), the same on every retry.
         tries: leases that were given before this one and ran out.
         token: proves that the lease is still ours when the pair is stored.
+        control: the pair is an A/A pair (`domain.pairs.Pair`); chosen once, with the ordinal.
     """
 
     pair_id: str
@@ -31,16 +33,22 @@ class Claim:
     tries: int
     token: str
     prompt: Prompt
+    control: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FoldItem:
-    """One ordinal, ready to be folded; `increments` is None for a tombstone or a pair set aside."""
+    """One ordinal, ready to be folded; `increments` is None for a tombstone or a pair set aside.
+
+    Args:
+        control: whether it belongs to the A/A arm's state, tombstones too.
+    """
 
     ordinal: int
     increments: bytes | None
     calibration_hash: str
     stored_at: float
+    control: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +57,13 @@ class ArmRequest:
 
     Args:
         key: 16 bytes; every draw of the arm is keyed by (key, stream, position).
+        control: of an A/A pair, so that the candidate's arm runs k = 0 at the control batch size.
     """
 
     prompt: Prompt
     params: SamplingParams
     key: bytes
+    control: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,8 @@ class EngineInfo:
         exact_rows: True where rows are exact enough for the absolute bound (fp32).
         described: the parts of the fingerprint, for people.
         verify_costs: milliseconds of one target step, by `BATCHxWIDTH`, as probed when the target was loaded.
+        memory: bytes of `target` and `drafter`, of their caches with every row at its full context (`target_cache`,
+            `drafter_cache`), and of the device (`total`); empty where an engine cannot say.
     """
 
     fingerprint: str
@@ -74,6 +86,7 @@ class EngineInfo:
     vocab_size: int
     described: Mapping[str, str]
     verify_costs: Mapping[str, float] = field(default_factory=dict)
+    memory: Mapping[str, float] = field(default_factory=dict)
 
 
 class ShadowEngine(Protocol):
@@ -87,10 +100,21 @@ class ShadowEngine(Protocol):
     calibrating: bool
 
     def generate(self, requests: Sequence[ArmRequest], arm: Arm) -> Sequence[Generation]:
-        """Run one arm of a batch, traced and scored; a request that cannot run comes back with its `error`."""
+        """Run one arm of a batch, traced and scored; a request that cannot run comes back with its `error`.
+
+        Either all of the requests are of A/A pairs or none is. There the candidate's arm is traced and scored as ever.
+        """
 
     def time(self, request: ArmRequest, arm: Arm) -> Timing:
         """Run one arm of one request alone and untraced, for its timing."""
+
+
+ControlRule = Callable[[int, str], bool]  # ordinal and pair id -> whether it is an A/A pair
+
+
+def no_controls(ordinal: int, pair: str) -> bool:
+    """The rule of a policy without an A/A arm."""
+    return False
 
 
 class PromptStore(Protocol):
@@ -98,6 +122,9 @@ class PromptStore(Protocol):
         """Insert what is new by (source, request id); True where it was new."""
 
     def count(self, route: str) -> int: ...
+
+    def recent(self, route: str, limit: int) -> list[Prompt]:
+        """The route's newest prompts whose content is still kept, in order of arrival."""
 
 
 class ClaimStore(Protocol):
@@ -111,11 +138,13 @@ class ClaimStore(Protocol):
         now: float,
         lease_seconds: float,
         max_retries: int,
+        control: ControlRule = no_controls,
     ) -> list[Claim]:
         """Lease pairs of the rollout's attempt, under the rollout's row lock.
 
         Expired leases come first, with their old ordinals; those past `max_retries` become failed tombstones instead. Then
-        unclaimed prompts get the next ordinals, in order of arrival, below `before_ordinal` (None: no bound).
+        unclaimed prompts get the next ordinals, in order of arrival, below `before_ordinal` (None: no bound). `control` says
+        which of them are A/A pairs, and they stay so on every retry.
         """
 
     def heartbeat(self, tokens: Sequence[str], now: float, lease_seconds: float) -> int:
@@ -164,6 +193,20 @@ class EvidenceStore(Protocol):
         """Freeze the attempt's calibration; a second, different record is refused (ConflictError)."""
 
 
+class ObservationStore(Protocol):
+    def add_many(self, observations: Sequence[Observation], now: float) -> list[bool]:
+        """Insert what is new by (route, observation id); True where it was new."""
+
+    def after(self, route: str, cursor: int, limit: int) -> list[tuple[int, Observation]]:
+        """The route's observations beyond a place, in order of arrival, each with its own place.
+
+        Nothing ever becomes visible at or before a place that was returned, so a cursor misses nothing.
+        """
+
+    def newest(self, route: str) -> int:
+        """Place of the route's newest observation, 0 without one."""
+
+
 class RolloutStore(Protocol):
     def get(self, route: str, *, lock: bool = False) -> Rollout | None:
         """One route's rollout; `lock` takes its row lock until the transaction ends."""
@@ -197,8 +240,8 @@ class PolicyStore(Protocol):
 class AuditStore(Protocol):
     def append(self, route: str, kind: str, actor: str, body: Mapping[str, object], now: float) -> None: ...
 
-    def list(self, route: str, limit: int = 100) -> list[dict[str, object]]:
-        """Newest first: {id, route, kind, actor, body, at}."""
+    def list(self, route: str, limit: int = 100, *, kind: str | None = None) -> list[dict[str, object]]:
+        """Newest first: {id, route, kind, actor, body, at}; of one kind, or of all."""
 
 
 class Transaction(Protocol):
@@ -207,6 +250,7 @@ class Transaction(Protocol):
     prompts: PromptStore
     claims: ClaimStore
     pairs: PairStore
+    observations: ObservationStore
     evidence: EvidenceStore
     rollouts: RolloutStore
     flags: FlagStore

@@ -5,24 +5,23 @@ The unit is the request, never the token: tokens of one request are far from ind
 
 from __future__ import annotations
 
-import numpy as np
-
 from canary.domain.evidence import GateEvidence, GateRole, Verdict
-from canary.domain.pairs import Pair
-from canary.stats.bounded import Bets, highest_excluded, log_budget, lowest_excluded, progress
+from canary.domain.pairs import DecodeStats, Pair
+from canary.stats.bounded import Bets, log_budget, progress
 from canary.stats.part import Context, Sums, Vector
+from canary.stats.ratio_of_sums import CAP, RatioMoments, interval, scale_of
 from canary.stats.strata import pack, reached, section
 
-MAX_DRAFTED = 128  # a request with more draft tokens is scaled down to so many
 ACCEPTANCE_BETS = Bets.even(0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 0.95)
-GRID = np.arange(4, 197) / 200  # nulls of the shown interval; nearer to 0 or 1 no bet of the quadratic bound grows
 
 
 class Acceptance:
     """Bets on Z = A - floor * D (A accepted of D drafted tokens of a request), with X = Z/128 + floor in [0, 1] (statistics 4).
 
     Exact bets decide at the floor. The interval needs bets at every rate, whose logs do not add up to anything small; it comes
-    from five sums (A, D, A^2, AD, D^2 of the scaled counts) by the quadratic bound of `Bets`, valid at every rate at once.
+    from five sums (A, D, A^2, AD, D^2 of the scaled counts) by the quadratic bound of `Bets`, valid at every rate at once; so do
+    those of each position (accepted there, by drafts) and of the mean accepted tokens (accepted by drafts, over k). Those are
+    shown, each bound at the gate's alpha, and decide nothing.
     Requests without a draft token say nothing about the rate and are counted.
     `log_e`: `acceptance.above`, `acceptance.below`.
     """
@@ -31,10 +30,13 @@ class Acceptance:
     gate = "acceptance"
     counts = ("requests", "without_drafts", "accepted", "drafted", "drafts", "steps")
     moments = ("a", "d", "aa", "ad", "dd")
+    rounds = ("rounds.d", "rounds.dd", "rounds.a", "rounds.aa", "rounds.ad")
 
     def names(self, context: Context) -> tuple[str, ...]:
-        positions = tuple(f"position.{i}" for i in range(context.num_speculative_tokens))
-        return (*self.counts, *self.moments, *ACCEPTANCE_BETS.names("above"), *ACCEPTANCE_BETS.names("below"), *positions)
+        positions = range(context.num_speculative_tokens)
+        bets = (*ACCEPTANCE_BETS.names("above"), *ACCEPTANCE_BETS.names("below"))
+        of_positions = (f"position.{i}{part}" for i in positions for part in ("", ".a", ".aa", ".ad"))
+        return (*self.counts, *self.moments, *bets, *self.rounds, *of_positions)
 
     def increments(self, context: Context, pair: Pair) -> Vector:
         stats, floor = pair.candidate.stats, context.gates.acceptance_floor
@@ -43,17 +45,15 @@ class Acceptance:
         drafted, accepted = float(stats.num_draft_tokens), float(stats.num_accepted_tokens)
         if not drafted:
             return pack(self.names(context), {"without_drafts": 1.0, "steps": float(stats.num_steps)})
-        scale = min(1.0, MAX_DRAFTED / drafted)
+        scale = scale_of(drafted)
         a, d = accepted * scale, drafted * scale
-        x = (a - floor * d) / MAX_DRAFTED + floor
+        x = (a - floor * d) / CAP + floor
         found = {"requests": 1.0, "accepted": accepted, "drafted": drafted}
         found |= {"drafts": float(stats.num_drafts), "steps": float(stats.num_steps)}
         found |= {"a": a, "d": d, "aa": a * a, "ad": a * d, "dd": d * d}
         found |= dict(zip(ACCEPTANCE_BETS.names("above"), ACCEPTANCE_BETS.above(x, floor, 0.0).tolist(), strict=True))
         found |= dict(zip(ACCEPTANCE_BETS.names("below"), ACCEPTANCE_BETS.below(x, floor, 1.0).tolist(), strict=True))
-        asked = range(context.num_speculative_tokens)
-        found |= {f"position.{i}": float(n) for i, n in zip(asked, stats.accepted_per_position, strict=False)}
-        return pack(self.names(context), found)
+        return pack(self.names(context), found | _by_round(context.num_speculative_tokens, stats))
 
     def log_e(self, context: Context, values: Vector) -> dict[str, float]:
         sums = Sums(self.names(context), values)
@@ -108,28 +108,39 @@ class Acceptance:
         )
 
 
+def _by_round(k: int, stats: DecodeStats) -> dict[str, float]:
+    """What one request adds per draft: accepted tokens over k, and accepted at each position, both scaled to `CAP` drafts."""
+    scale = scale_of(float(stats.num_drafts))
+    d, a = stats.num_drafts * scale, stats.num_accepted_tokens / k * scale
+    found = {"rounds.d": d, "rounds.dd": d * d, "rounds.a": a, "rounds.aa": a * a, "rounds.ad": a * d}
+    for i, accepted in zip(range(k), stats.accepted_per_position, strict=False):
+        at = accepted * scale
+        found[f"position.{i}"] = float(accepted)
+        found |= {f"position.{i}.a": at, f"position.{i}.aa": at * at, f"position.{i}.ad": at * d}
+    return found
+
+
 def _details(context: Context, sums: Sums) -> dict[str, object]:
-    drafts = sums["drafts"]
+    drafts, k = sums["drafts"], context.num_speculative_tokens
+    d, dd = sums["rounds.d"], sums["rounds.dd"]
+    positions = [
+        RatioMoments(sums[f"position.{i}.a"], d, sums[f"position.{i}.aa"], sums[f"position.{i}.ad"], dd) for i in range(k)
+    ]
+    accepted = RatioMoments(sums["rounds.a"], d, sums["rounds.aa"], sums["rounds.ad"], dd)
     return {
         "num_drafts": int(drafts),
         "num_draft_tokens": int(sums["drafted"]),
         "num_accepted_tokens": int(sums["accepted"]),
         "capped_acceptance_rate": sums["a"] / sums["d"],
         "mean_accepted_tokens": sums["accepted"] / drafts,
-        "acceptance_per_position": [sums[f"position.{i}"] / drafts for i in range(context.num_speculative_tokens)],
+        "mean_accepted_tokens_interval": [k * bound for bound in interval(accepted, context.alpha)],
+        "acceptance_per_position": [sums[f"position.{i}"] / drafts for i in range(k)],
+        "acceptance_per_position_interval": [list(interval(p, context.alpha)) for p in positions],
         "num_steps": int(sums["steps"]),
         "requests_without_drafts": int(sums["without_drafts"]),
     }
 
 
 def _interval(sums: Sums, alpha: float) -> tuple[float, float]:
-    """Anytime bounds of the acceptance rate, each at alpha, on `GRID`.
-
-    At the null rate t the payoffs are (A - tD) / 128 over t (above) or over 1 - t (below): both at least -1.
-    """
-    first = (sums["a"] - GRID * sums["d"]) / MAX_DRAFTED
-    second = (sums["aa"] - 2 * GRID * sums["ad"] + GRID**2 * sums["dd"]) / MAX_DRAFTED**2
-    above = ACCEPTANCE_BETS.quadratic(first / GRID, second / GRID**2) >= log_budget(alpha)
-    below = ACCEPTANCE_BETS.quadratic(-first / (1 - GRID), second / (1 - GRID) ** 2) >= log_budget(alpha)
-    rate = sums["a"] / sums["d"]
-    return min(highest_excluded(GRID, above, 0.0), rate), max(lowest_excluded(GRID, below, 1.0), rate)
+    """Anytime bounds of the acceptance rate, each at alpha."""
+    return interval(RatioMoments(*(sums[name] for name in Acceptance.moments)), alpha)

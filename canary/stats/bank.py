@@ -5,20 +5,22 @@ It is the primary kill test; it sees per-token scalars of the engine's own rows 
 
 from __future__ import annotations
 
-import math
 from enum import StrEnum
+from functools import cache, lru_cache
+from typing import cast
 
 import numpy as np
 
 from canary.domain.evidence import GateEvidence
-from canary.domain.pairs import ALTERNATIVES, DrafterKind, Pair, Provenance
-from canary.stats.bets import LAMBDAS, Array, column, log_bets, log_mean_exp, log_ratios, sampled_trace, unigram_log_ratio
+from canary.domain.pairs import ALTERNATIVES, TILTS, Columns, DrafterKind, Pair, Provenance, Scheme
+from canary.stats.bets import LAMBDAS, Array, Same, column, log_mean_exp, sampled_trace, sum_log_bets, unigram_log_ratio
+from canary.stats.judged import impossible
 from canary.stats.part import Context, Sums, Vector
 from canary.stats.suspects import Diagnosis, diagnose
 
 
 class Standing(StrEnum):
-    """What a test may do for one kind of drafter."""
+    """What a test may do for one kind of drafter and one scheme of verification."""
 
     ACTIVE = "active"
     INERT = "inert"  # it can say nothing: its alternative equals the target
@@ -35,8 +37,9 @@ _BOTH = {DrafterKind.DENSE: Standing.ACTIVE, DrafterKind.ONE_HOT: Standing.ACTIV
 _DENSE = {DrafterKind.DENSE: Standing.ACTIVE, DrafterKind.ONE_HOT: Standing.INERT}
 
 # test -> drafter kind -> standing (statistics 0b.6). With one-hot drafts the residual is the target without the drafted token, so
-# noise shared between draft and recovery changes nothing; the q/p order is all ties outside that token, so its higher degrees and
-# its falling direction repeat the order by id.
+# noise shared between draft and recovery changes nothing, and neither does a tilt by the draft; the q/p order is all ties outside
+# that token, so its higher degrees and its falling direction repeat the order by id; and a draft that was not drawn from a row
+# cannot be compared with one.
 STANDING: dict[str, dict[DrafterKind, Standing]] = {
     **dict.fromkeys((*ALTERNATIVES, UNIGRAM, *BONUS), _BOTH),
     "shared_noise": _DENSE,
@@ -44,26 +47,48 @@ STANDING: dict[str, dict[DrafterKind, Standing]] = {
     "pit_id": _BOTH,
     "pit_ratio": _BOTH,
     "pit_ratio_all_directions": _DENSE,
+    **dict.fromkeys(("acc", "acc_over", "acc_under", "acc_uniform", "res", "res_pit", "resv", "bonus"), _BOTH),
+    **{f"res_{tilt}": _BOTH for tilt in TILTS},
+    **dict.fromkeys(("draft_pit", "acc_uniform_draft", "res_draft_up", "res_shared_noise"), _DENSE),
+}
+
+# The schemes other than token rejection are lossless too, but they accept by another rule and recover from another row; a wrong
+# draft row harms none of them. Every position's union, and a bonus draw, follow p under all of them.
+RULE_BOUND = frozenset({"acc", "acc_over", "acc_under", "acc_uniform", "draft_pit", "res", "res_pit", "resv"})
+FORBIDDEN: dict[Scheme, frozenset[str]] = {
+    Scheme.TOKEN: frozenset(),
+    **dict.fromkeys((Scheme.GREEDY, Scheme.BLOCK, Scheme.EXACT_MATCH, Scheme.TREE), RULE_BOUND),
 }
 
 RECOVERED = "recovered"
-IMPOSSIBLE = "recovered_impossible"  # a recovered token that the draft prefers by over a quarter: the residual has none
+IMPOSSIBLE = "recovered_impossible"  # a recovered token that the residual excludes
 COUNTS = (RECOVERED, IMPOSSIBLE)
-IMPOSSIBLE_LOG_RATIO = -math.log(0.8)  # p(x) < .8 q(x) (statistics 3.4, RESV); leaves room for the rounding of near ties
 
 SINGLES = (*ALTERNATIVES, UNIGRAM, *BONUS)
 
 
-def is_active(test: str, kind: DrafterKind) -> bool:
-    """Whether a test takes part for this kind of drafter."""
-    return STANDING[test][kind] is Standing.ACTIVE
+def standing(test: str, kind: DrafterKind, scheme: Scheme) -> Standing:
+    """What a test may do.
+
+    Raises:
+        KeyError: there is no such test.
+    """
+    found = STANDING[test][kind]
+    return Standing.FORBIDDEN if test in FORBIDDEN[scheme] else found
 
 
+def is_active(test: str, kind: DrafterKind, scheme: Scheme = Scheme.TOKEN) -> bool:
+    """Whether a test takes part; the tests of whole positions do so under every scheme."""
+    return standing(test, kind, scheme) is Standing.ACTIVE
+
+
+@cache
 def active_singles(kind: DrafterKind) -> tuple[str, ...]:
     """Names of the per-token alternatives in the bank, in their fixed order."""
     return tuple(k for k in SINGLES if is_active(k, kind))
 
 
+@cache
 def active_bursts(kind: DrafterKind) -> tuple[str, ...]:
     """Names of the alternatives that have whole-request bets, in their fixed order."""
     return tuple(k for k in WITHIN if is_active(f"{k}_burst", kind))
@@ -79,20 +104,31 @@ def single_ratios(context: Context, pair: Pair) -> dict[str, Array] | None:
         name -> `[num_tokens]`, or None where the pair says nothing about sampling. 0 stands where the alternative is inert: the
         unigram before calibration, the bonus copies off bonus positions.
     """
-    trace = sampled_trace(pair)
-    if trace is None:
-        return None
-    ratios = log_ratios(trace)
-    if context.calibration is None:
-        ratios[UNIGRAM] = np.zeros(trace.num_tokens)
-    else:
-        record = context.calibration
+    found = ratio_table(context, pair)
+    return None if found is None else {k: found[:, at] for at, k in enumerate(active_singles(context.drafter_kind))}
+
+
+def ratio_table(context: Context, pair: Pair) -> Array | None:
+    """`single_ratios` as `[num_tokens, alternatives]`, in the order of `active_singles`; not to be written to."""
+    return None if sampled_trace(pair) is None else _ratio_table(Same(context, pair))
+
+
+@lru_cache(maxsize=2)
+def _ratio_table(key: Same) -> Array:
+    context, pair = cast(tuple[Context, Pair], key.objects)
+    trace = cast(Columns, sampled_trace(pair))
+    table, record = np.zeros((trace.num_tokens, len(SINGLES))), context.calibration
+    table[:, : len(ALTERNATIVES)] = column(trace, "log_ratio")
+    if record is not None:
         log_prob = column(trace, "log_prob")
-        ratios[UNIGRAM] = unigram_log_ratio(pair.candidate.token_ids, log_prob, record.unigram, record.unigram_floor)
+        unigram = unigram_log_ratio(pair.candidate.token_ids, log_prob, record.unigram, record.unigram_floor)
+        table[:, SINGLES.index(UNIGRAM)] = unigram
     bonus = column(trace, "provenance") == Provenance.BONUS
-    ratios["bonus_hot"] = np.where(bonus, ratios["hot"], 0.0)
-    ratios["bonus_cold"] = np.where(bonus, ratios["cold"], 0.0)
-    return {k: ratios[k] for k in active_singles(context.drafter_kind)}
+    for copy, name in zip(BONUS, ("hot", "cold"), strict=True):
+        table[bonus, SINGLES.index(copy)] = table[bonus, SINGLES.index(name)]
+    found = table[:, [SINGLES.index(k) for k in active_singles(context.drafter_kind)]]
+    found.flags.writeable = False
+    return found
 
 
 def log_burst(log_likelihood: Array, shares: tuple[float, ...] = BURST_SHARES) -> Array:
@@ -126,29 +162,32 @@ class Bank:
 
     def increments(self, context: Context, pair: Pair) -> Vector:
         """Per pair: sums over its tokens of log e_t(k, lam), and log e_req of its whole-request bets."""
-        ratios = single_ratios(context, pair)
+        ratios = ratio_table(context, pair)
         if ratios is None:
             return np.zeros(len(self.names(context)))
-        stacked = np.stack(list(ratios.values()))  # [alternatives, num_tokens]
-        singles = log_bets(stacked).sum(axis=1)  # [alternatives, strengths]
+        singles = sum_log_bets(ratios)  # [alternatives, strengths]
         at = [LAMBDAS.index(lam) for lam in BURST_LAMBDAS]
-        order = list(ratios)
+        order = active_singles(context.drafter_kind)
         within = singles[[order.index(k) for k in active_bursts(context.drafter_kind)]][:, at]  # [bursts, 2]
-        return np.concatenate([singles.ravel(), log_burst(within).ravel(), self._recovered(pair, ratios["draft"])])
+        return np.concatenate(
+            [singles.ravel(), log_burst(within).ravel(), self._recovered(context, pair, ratios[:, order.index("draft")])]
+        )
 
     @staticmethod
-    def _recovered(pair: Pair, draft_ratio: Array) -> Array:
+    def _recovered(context: Context, pair: Pair, draft_ratio: Array) -> Array:
         """How many recovered tokens there are, and how many of them no residual can give."""
         trace = pair.candidate.trace
         assert trace is not None  # it has ratios
         recovered = column(trace, "provenance") == Provenance.RECOVERED
-        return np.array([recovered.sum(), (recovered & (draft_ratio > IMPOSSIBLE_LOG_RATIO)).sum()], dtype=np.float64)
+        excluded = impossible(draft_ratio[recovered], context.drafter_kind)
+        return np.array([recovered.sum(), excluded.sum()], dtype=np.float64)
 
     def _split(self, context: Context, values: Vector) -> tuple[Array, Array]:
-        """Log wealths of the per-token alternatives, [singles, strengths], and of whole requests, [bursts, lam x pi]."""
+        """Log wealths of the per-token alternatives, [..., singles, strengths], and of whole requests, [..., bursts, -1]."""
         singles, bursts = len(active_singles(context.drafter_kind)), len(active_bursts(context.drafter_kind))
-        cut = singles * len(LAMBDAS)
-        return values[:cut].reshape(singles, -1), values[cut : -len(COUNTS)].reshape(bursts, -1)
+        cut, lead = singles * len(LAMBDAS), values.shape[:-1]
+        whole = values[..., cut : -len(COUNTS)]
+        return values[..., :cut].reshape(*lead, singles, -1), whole.reshape(*lead, bursts, -1)
 
     def entries(self, context: Context, values: Vector) -> dict[str, Array]:
         """The sums again, by alternative: name -> its log wealths over strengths (bursts: over lam and pi)."""
@@ -162,7 +201,17 @@ class Bank:
     def log_e(self, context: Context, values: Vector) -> dict[str, float]:
         """`bank`: log of the mean over alternatives of the mean over strengths of exp(wealth)."""
         means = [log_mean_exp(block) for block in self._split(context, values)]
-        return {"bank": float(log_mean_exp(np.concatenate(means)))}
+        return {"bank": cast(float, log_mean_exp(np.concatenate(means, axis=-1))[()])}
+
+    def request_weights(self, context: Context) -> Vector:
+        """See `part.Watched`: alternatives share evenly, and so do the strengths of each."""
+        blocks = [b.shape for b in self._split(context, np.zeros(len(self.names(context))))]
+        alternatives = sum(rows for rows, _ in blocks)
+        return np.concatenate([np.full(rows * width, 1 / (alternatives * width)) for rows, width in blocks])
+
+    def log_request_bets(self, context: Context, increments: Vector) -> Vector:
+        """See `part.Watched`."""
+        return increments[:, : -len(COUNTS)]
 
     def assess(self, context: Context, sums: Sums) -> list[GateEvidence]:
         """No gate: wealth is weighed with the other parts' in `losslessness`."""

@@ -6,56 +6,43 @@ history, and it never skips an ordinal.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from dataclasses import replace
 
 import numpy as np
 
-from canary.domain.errors import ConflictError
 from canary.domain.evidence import GateEvidence
 from canary.domain.pairs import Pair
 from canary.domain.traffic import Stratum
-from canary.stats import completeness, losslessness
+from canary.stats import completeness, losslessness, memory, shortfall, terms, watch
 from canary.stats.acceptance import Acceptance
 from canary.stats.bank import Bank
 from canary.stats.certificates import Certificates
+from canary.stats.components import Components
 from canary.stats.errors import Errors
+from canary.stats.fold import LITTLE, Folder, Kill, log_kill, merged
+from canary.stats.fold import FoldItem as FoldItem
 from canary.stats.greedy import Greedy
+from canary.stats.layout import Layout
 from canary.stats.part import Context, Part, Sums, Vector
 from canary.stats.pit import Pit
+from canary.stats.ratio import SampleRatio
 from canary.stats.rows import Outliers, RowGate
 from canary.stats.speed import Speed
 from canary.stats.state import State
 from canary.stats.strata import untested_gate
-from canary.stats.suspects import Diagnosis
+from canary.stats.structured import StructuredValidity
+from canary.stats.suspects import SUSPECTS, Diagnosis, Suspect
+from canary.stats.ttft import Ttft
 from canary.stats.wellformed import problem
-
-LITTLE = np.dtype("<f8")
-STRATA = tuple(f"strata.{stratum}" for stratum in Stratum)  # the first increments: 1 in the pair's stratum
-
-
-class FoldItem(Protocol):
-    """One finished ordinal (`flow.ports.FoldItem` meets this)."""
-
-    @property
-    def ordinal(self) -> int: ...
-
-    @property
-    def increments(self) -> bytes | None: ...
-
-    @property
-    def calibration_hash(self) -> str: ...
-
-    @property
-    def stored_at(self) -> float: ...
+from canary.stats.xreq import Xreq
 
 
 def default_parts() -> tuple[Part, ...]:
     """Every part, in the order in which their increments are stored."""
     return (
         Bank(), Pit(), Certificates(), RowGate(), Outliers(), Greedy(), Errors(), Acceptance(), Speed(),
+        Xreq(), Ttft(), SampleRatio(), StructuredValidity(), Components(),
     )  # fmt: skip
 
 
@@ -69,27 +56,21 @@ def unpack(block: bytes) -> Vector:
     return np.frombuffer(block, dtype=LITTLE).astype(np.float64)
 
 
-def _merged(log_e: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """The e-processes of all parts by their own keys; `losslessness` names those that it weighs."""
-    return {key: value for part in log_e.values() for key, value in part.items()}
-
-
 class Battery:
     """All parts of one attempt under one frozen context.
 
     Args:
         context: of the attempt, with its calibration once that is stored.
         parts: in storage order; all of them by default.
+        kill: see `Folder`; the losslessness e-value by default.
     """
 
-    def __init__(self, context: Context, parts: Sequence[Part] | None = None) -> None:
+    def __init__(self, context: Context, parts: Sequence[Part] | None = None, kill: Kill = log_kill) -> None:
         self.context = context
         self.parts = tuple(default_parts() if parts is None else parts)
-        self._names = [part.names(context) for part in self.parts]
-        ends = (len(STRATA) + np.cumsum([len(names) for names in self._names])).tolist()
-        self._slices = [slice(end - len(names), end) for end, names in zip(ends, self._names, strict=True)]
-        self.names = STRATA + tuple(f"{p.name}.{n}" for p, names in zip(self.parts, self._names, strict=True) for n in names)
-        self.layout = hashlib.sha256(json.dumps(self.names).encode()).hexdigest()
+        self.layout = Layout(context, self.parts)
+        self.names = self.layout.names
+        self._folder = Folder(context, self.layout, self.calibration_hash, kill)
 
     @property
     def calibration_hash(self) -> str:
@@ -101,7 +82,7 @@ class Battery:
         return self._examine(pair)[0]
 
     def increments(self, pair: Pair) -> Vector | None:
-        """What one pair adds, `[len(names)]`, all finite; None where the pair is set aside.
+        """What one pair stores, `[len(layout.stored_names)]`, all finite; None where the pair is set aside.
 
         A pair set aside is stored without increments and with `problem(pair)` as its error; folding counts it as failed.
         """
@@ -111,21 +92,25 @@ class Battery:
         """(why it is set aside, None) or (None, its increments)."""
         if (why := problem(pair, self.context)) is not None:
             return why, None
-        values = [np.array([float(pair.stratum is stratum) for stratum in Stratum])]
-        for part, names in zip(self.parts, self._names, strict=True):
+        found = np.zeros(len(self.layout.stored_names))
+        found[list(Stratum).index(pair.stratum)] = 1.0
+        for place in self.layout.places:
+            name, width = place.part.name, len(place.stored_names)
             try:
-                found = part.increments(self.context, pair)
+                values = place.part.increments(self.context, pair)
             except ValueError as error:
-                return f"{part.name}: {error}", None
-            if found.shape != (len(names),) or not np.all(np.isfinite(found)):
-                return f"{part.name}: increments are not {len(names)} finite numbers", None
-            values.append(found)
-        return None, np.concatenate(values)
+                return f"{name}: {error}", None
+            if values.shape != (width,):
+                return f"{name}: increments are not {width} numbers", None
+            found[place.stored] = values
+        if not np.isfinite(found).all():
+            where = self.layout.stored_names[int(np.flatnonzero(~np.isfinite(found))[0])]
+            return f"{where}: the increment is not a finite number", None
+        return None, found
 
     def start(self) -> State:
         """The state before the first ordinal."""
-        sums = np.zeros(len(self.names))
-        return State(self.layout, sums, self._keyed(self._log_e(sums)), kill_peak=None)
+        return self._folder.start()
 
     def fold(self, state: State, items: Iterable[FoldItem]) -> State:
         """Add finished ordinals, one after the other; the given state stays as it was.
@@ -134,86 +119,50 @@ class Battery:
             ConflictError: an ordinal is missing or repeated, an item was computed against another calibration or layout, or the
                 state is of another layout. Nothing is half folded.
         """
-        self._check_layout(state)
-        after = state.copy()
-        for item in items:
-            self._add(after, item)
-        return after
+        return self._folder.fold(state, items)
+
+    def e_values(self, state: State) -> dict[str, float]:
+        """Log of every e-process at this state, by its own key."""
+        return {key: float(value) for key, value in merged(self._folder.log_e(state.sums)).items()}
+
+    def strata(self, state: State) -> dict[Stratum, float]:
+        """Folded pairs of each stratum."""
+        return {stratum: float(state.sums[at]) for at, stratum in enumerate(Stratum)}
+
+    def sums_of(self, state: State, name: str) -> Sums:
+        """The sums and peaks of one part, by its name."""
+        place, prefix = next(p for p in self.layout.places if p.part.name == name), f"{name}."
+        peaks = {key.removeprefix(prefix): value for key, value in state.peaks.items() if key.startswith(prefix)}
+        return Sums(place.names, state.sums[place.sums], peaks)
 
     def assess(self, state: State) -> tuple[GateEvidence, ...]:
         """Every gate at this state: losslessness, those about the attempt as a whole, then those of the parts in their order."""
-        self._check_layout(state)
-        log_e = self._log_e(state.sums)
-        sums = {
-            part.name: Sums(names, state.sums[at], {key: state.peaks[f"{part.name}.{key}"] for key in log_e[part.name]})
-            for part, names, at in zip(self.parts, self._names, self._slices, strict=True)
-        }
-        found = next((p.diagnosis(self.context, sums[p.name]) for p in self.parts if isinstance(p, Bank)), Diagnosis())
+        self._folder.check_layout(state)
+        sums, strata = self._by_part(state), self.strata(state)
         peak = state.kill_peak if state.kill_peak is not None else 0.0
-        gates = [losslessness.judge(self.context, _merged(log_e), self._strata(state.sums), peak, found)]
-        gates.append(completeness.judge(state.folded, state.num_failed))
-        if (untested := untested_gate(self._strata(state.sums))) is not None:
+        peaks = merged({name: each.peaks for name, each in sums.items()})
+        gates = [losslessness.judge(self.context, self.e_values(state), strata, peak, self._diagnosis(sums), peaks)]
+        gates.append(completeness.judge(state.num_pairs + state.num_failed, state.num_failed, state.recent_lost))
+        watched, weights = [part.name for part, _ in self.layout.watched], self.layout.watch_weights
+        gates.append(watch.judge(self.context, state.watch, weights, state.num_pairs, self._suspect(state), watched))
+        if (untested := untested_gate(strata)) is not None:
             gates.append(untested)
+        gates += memory.judge(self.context)
         for part in self.parts:
             gates += part.assess(self.context, sums[part.name])
-        return tuple(gates)
+        return shortfall.told(terms.stated(gates), strata, self.context.max_requests)
 
-    def _add(self, state: State, item: FoldItem) -> None:
-        if item.ordinal != state.folded:
-            raise ConflictError(
-                f"ordinal {item.ordinal} cannot be folded after {state.folded - 1}",
-                where="ordinal",
-                remedy="Fold the contiguous prefix, each ordinal once.",
-            )
-        state.folded += 1
-        if not item.increments:
-            state.num_failed += 1
-            return
-        self._check_calibration(state, item)
-        found = unpack(item.increments)
-        if found.shape != state.sums.shape:
-            raise ConflictError(
-                f"pair at ordinal {item.ordinal} has {len(found)} increments, not {len(state.sums)}",
-                where="increments",
-                remedy="It was computed by another version: open a new attempt.",
-            )
-        state.sums = state.sums + found
-        state.num_pairs += 1
-        state.newest_pair_at = item.stored_at if state.newest_pair_at is None else max(state.newest_pair_at, item.stored_at)
-        log_e = self._log_e(state.sums)
-        state.peaks = {key: max(value, state.peaks[key]) for key, value in self._keyed(log_e).items()}
-        kill = losslessness.log_kill_e(_merged(log_e), self._strata(state.sums))
-        state.kill_peak = kill if state.kill_peak is None else max(kill, state.kill_peak)
+    def _by_part(self, state: State) -> dict[str, Sums]:
+        return {part.name: self.sums_of(state, part.name) for part in self.parts}
 
-    def _log_e(self, sums: Vector) -> dict[str, dict[str, float]]:
-        """part -> its e-processes at these sums."""
-        return {p.name: p.log_e(self.context, sums[at]) for p, at in zip(self.parts, self._slices, strict=True)}
+    def _diagnosis(self, sums: Mapping[str, Sums]) -> Diagnosis:
+        return next((p.diagnosis(self.context, sums[p.name]) for p in self.parts if isinstance(p, Bank)), Diagnosis())
 
-    @staticmethod
-    def _keyed(log_e: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-        """Every part's e-processes in one mapping, as the state keeps them: `part.key`."""
-        return {f"{name}.{key}": float(value) for name, part in log_e.items() for key, value in part.items()}
-
-    def _strata(self, sums: Vector) -> dict[Stratum, float]:
-        """Folded pairs of each stratum."""
-        return {stratum: float(sums[at]) for at, stratum in enumerate(Stratum)}
-
-    def _check_layout(self, state: State) -> None:
-        if state.layout != self.layout:
-            raise ConflictError(
-                f"the evidence has layout {state.layout[:12]}, this version writes {self.layout[:12]}",
-                where="layout",
-                remedy="Open a new attempt: sums of another layout cannot be continued.",
-            )
-
-    def _check_calibration(self, state: State, item: FoldItem) -> None:
-        """Calibrating pairs come first; then every pair names the one frozen record."""
-        named = item.calibration_hash
-        if named not in ("", self.calibration_hash) or (state.calibration_hash and named != state.calibration_hash):
-            raise ConflictError(
-                f"pair at ordinal {item.ordinal} names calibration {named[:12] or 'none'}, the attempt's is "
-                f"{(state.calibration_hash or self.calibration_hash)[:12] or 'none'}",
-                where="calibration_hash",
-                remedy="Compute its increments against the attempt's frozen record.",
-            )
-        state.calibration_hash = named
+    def _suspect(self, state: State) -> Suspect | None:
+        """What explains the evidence since the change detector's alarm; None without any."""
+        alarm = state.watch.alarm
+        if alarm is None or not alarm.pairs:
+            return None
+        since = replace(state, sums=state.sums - alarm.sums)
+        found = losslessness.suspect(self.e_values(since), self.strata(since), self._diagnosis(self._by_part(since)))
+        return SUSPECTS[found]

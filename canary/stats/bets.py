@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from operator import is_
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +17,7 @@ from numpy.typing import NDArray
 from canary.domain.errors import UsageError
 from canary.domain.pairs import ALTERNATIVES, ROW_COLUMNS, TRACE_COLUMNS, Columns, Generation, Pair
 from canary.domain.traffic import Stratum
+from canary.stats.products import sum_log
 
 Array = NDArray[np.float64]
 
@@ -24,6 +28,7 @@ MAX_LOG_RATIO = math.log(1e9)
 CLIPPED = MAX_LOG_RATIO - 1e-5  # the trace clips at ln 1e9 and stores float32, so the true ratio may be anything above
 BEYOND = 80.0  # stands for a clipped log-ratio where a larger one is the safe side
 SEEN = 1e-6  # a log-ratio of this size differs from 0 by more than rounding
+KNOWN: Mapping[str, tuple[str, int]] = {**TRACE_COLUMNS, **ROW_COLUMNS}
 INFORMATIVE = 0.01  # a token whose row leaves at least this much outside its largest entry
 
 
@@ -35,21 +40,52 @@ def column(columns: Columns, name: str) -> Array:
         name: the column's name.
 
     Returns:
-        `[num_tokens]`, or `[num_tokens, width]` where the column holds several values per token.
+        `[num_tokens]`, or `[num_tokens, width]` where the column holds several values per token; not to be written to.
 
     Raises:
         UsageError: no such column, it is not in the block, or its bytes do not fit `num_tokens`.
     """
-    known: Mapping[str, tuple[str, int]] = {**TRACE_COLUMNS, **ROW_COLUMNS}
-    if name not in known:
-        raise UsageError(f"unknown column {name!r}", where=name, remedy=f"Known are {', '.join(known)}.")
+    decoded = _decoded(Same(columns))
+    if name not in decoded:
+        decoded[name] = _decode(columns, name)
+    return decoded[name]
+
+
+class Same:
+    """A key that is equal only for the very same objects: what was worked out of a large value is found again without reading it.
+
+    It holds the objects, so that none of their identities can be given to another one meanwhile.
+    """
+
+    __slots__ = ("objects",)
+
+    def __init__(self, *objects: object) -> None:
+        self.objects = objects
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and all(map(is_, self.objects, other.objects))
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, self.objects)))
+
+
+@lru_cache(maxsize=8)
+def _decoded(block: Same) -> dict[str, Array]:
+    """Columns decoded so far of one of the newest blocks: a pair's parts read the same ones again and again."""
+    return {}
+
+
+def _decode(columns: Columns, name: str) -> Array:
+    if name not in KNOWN:
+        raise UsageError(f"unknown column {name!r}", where=name, remedy=f"Known are {', '.join(KNOWN)}.")
     if name not in columns.data:
         raise UsageError("the column is missing", where=name, remedy="Trace and score the arm again.")
-    kind, width = known[name]
+    kind, width = KNOWN[name]
     size = np.dtype(kind).itemsize * width * columns.num_tokens
     if len(columns.data[name]) != size:
         raise UsageError(f"the column has {len(columns.data[name])} bytes, not {size}", where=name, remedy="Trace the arm again.")
     values = np.frombuffer(columns.data[name], dtype=kind).astype(np.float64)
+    values.flags.writeable = False
     return values.reshape(columns.num_tokens, width) if width > 1 else values
 
 
@@ -103,6 +139,34 @@ def log_bets(log_ratio: Array, strengths: Sequence[float] = LAMBDAS, limit: floa
     return np.asarray(np.log1p(excess[..., None] * np.asarray(strengths)))
 
 
+def sum_log_bets(log_ratio: Array, strengths: Sequence[float] = LAMBDAS) -> Array:
+    """Sums of `log_bets` over the tokens, within 1e-12.
+
+    Args:
+        log_ratio: `[num_tokens, alternatives]`.
+
+    Returns:
+        `[alternatives, len(strengths)]`.
+    """
+    excess = np.expm1(np.minimum(log_ratio, MAX_LOG_RATIO))
+    return sum_log(1.0 + excess[..., None] * np.asarray(strengths), MAX_LOG_RATIO)
+
+
+def sum_log_inverse_bets(log_ratio: Array, strengths: Sequence[float]) -> Array:
+    """Sums of `log_inverse_bets` over the tokens, within 1e-12, at one strength for each alternative.
+
+    Args:
+        log_ratio: `[num_tokens, alternatives]`.
+        strengths: `[alternatives]`.
+
+    Returns:
+        `[alternatives]`.
+    """
+    unclipped = np.where(log_ratio >= CLIPPED, BEYOND, log_ratio)
+    excess = np.expm1(np.minimum(unclipped, BEYOND))
+    return -sum_log(1.0 + excess * np.asarray(strengths), BEYOND)
+
+
 def log_inverse_bets(log_ratio: Array, strength: float) -> Array:
     """Logs of 1 / (1 + lam * (a(x)/p(x) - 1)), for certificates: a clipped ratio counts as huge, never as merely 1e9.
 
@@ -135,6 +199,8 @@ def log_mean_exp(logs: Array, axis: int = -1) -> Array:
 
 
 def log_weighted_sum(terms: Sequence[tuple[float, float]]) -> float:
-    """log of sum w_i exp(log_i) over (weight, log) pairs with positive weights."""
-    top = max(log for _, log in terms)
-    return top + math.log(sum(weight * math.exp(log - top) for weight, log in terms))
+    """log of sum w_i exp(log_i) over (weight, log) pairs with positive weights; where the logs are arrays, one for each entry."""
+    weights = np.array([weight for weight, _ in terms])
+    logs = np.stack([np.asarray(log, dtype=np.float64) for _, log in terms], axis=-1)  # [..., terms]
+    top = logs.max(axis=-1, keepdims=True)
+    return cast(float, top[..., 0] + np.log((weights * np.exp(logs - top)).sum(axis=-1)))

@@ -6,8 +6,10 @@ A claim is decided by the exact bets; the quadratic bound below only draws inter
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import cast
 
 import numpy as np
 
@@ -30,9 +32,23 @@ def log_mixture(logs: Vector, weights: Vector) -> Vector:
     return np.asarray(top + np.log(weights @ np.exp(logs - top)))
 
 
+def log_mixed(logs: Vector, weights: Vector) -> float:
+    """log of sum over the last axis of w_i exp(logs_i), the same bits for any number of leading rows.
+
+    Args:
+        logs: [..., bets].
+        weights: positive, [bets].
+
+    Returns:
+        A float for [bets], else an array.
+    """
+    top = logs.max(axis=-1, keepdims=True)
+    return cast(float, top[..., 0] + np.log((weights * np.exp(logs - top)).sum(axis=-1)))
+
+
 def progress(log_e: float, alpha: float) -> float:
     """Share of the evidence gathered, 0 to 1."""
-    return min(max(log_e / log_budget(alpha), 0.0), 1.0)
+    return float(min(max(log_e / log_budget(alpha), 0.0), 1.0))
 
 
 @cache
@@ -96,8 +112,8 @@ class Bets:
         return np.log1p(np.asarray(self.fractions) * max(payoff, -1.0))
 
     def log_e(self, log_wealth: Vector) -> float:
-        """Log of the mixture's wealth, from the summed log factors [bets]."""
-        return float(log_mixture(log_wealth, np.asarray(self.weights)))
+        """Log of the mixture's wealth, from the summed log factors [..., bets]; an array where there are leading axes."""
+        return log_mixed(log_wealth, np.asarray(self.weights))
 
     def needed(self, log_wealth: Vector, n: float, alpha: float) -> int | None:
         """Further observations until the e-process crosses, if each adds what one has added on average so far.
@@ -156,6 +172,26 @@ def lower_bound(bets: Bets, moments: Moments, low: float, high: float, alpha: fl
     """The mirror of `upper_bound`."""
     mirrored = Moments(moments.n, -moments.total, moments.squares)
     return -upper_bound(bets, mirrored, -high, -low, alpha, points)
+
+
+def counted_interval(
+    bets: Bets, outcomes: Sequence[tuple[float, float]], low: float, high: float, alpha: float
+) -> tuple[float, float]:
+    """Anytime bounds of the mean of a quantity that takes few values, each at alpha, by inversion of the exact bets.
+
+    Args:
+        outcomes: (value, how often it was seen).
+        low, high: smallest and largest value; the grid of nulls has 1,000 steps between them.
+    """
+    grid = np.linspace(low, high, 1001)[1:-1]
+    fractions, weights = np.array(bets.fractions)[:, None], np.array(bets.weights)
+    above, below = np.zeros((len(weights), len(grid))), np.zeros((len(weights), len(grid)))  # [bets, nulls]
+    for value, count in outcomes:
+        above += count * np.log1p(fractions * (value - grid) / (grid - low))
+        below += count * np.log1p(fractions * (grid - value) / (high - grid))
+    budget = log_budget(alpha)
+    lowest = highest_excluded(grid, log_mixture(above, weights) >= budget, low)
+    return lowest, lowest_excluded(grid, log_mixture(below, weights) >= budget, high)
 
 
 def lowest_excluded(grid: Vector, excluded: np.ndarray, otherwise: float) -> float:

@@ -17,6 +17,7 @@ import numpy as np
 from canary.domain.errors import UsageError
 from canary.domain.pairs import ALTERNATIVES, Pair
 from canary.domain.traffic import Stratum
+from canary.stats import ttft_tail
 from canary.stats.bank import UNIGRAM
 from canary.stats.bets import SEEN, Array, column, one_sample_distance, sampled_trace, unigram_log_ratio
 from canary.stats.part import Calibration, Context
@@ -92,7 +93,7 @@ def calibrate(pairs: Sequence[Pair | None], context: Context) -> Calibration:
     else:
         mean, upper = np.zeros(len(names)), [1.0] * len(names)
     tv, tv_upper = dict(zip(names, map(float, mean), strict=True)), dict(zip(names, upper, strict=True))
-    body = _body(tv, tv_upper, unigram, floor, len(rows), len(pairs))
+    body = _body(tv, tv_upper, unigram, floor, len(rows), len(pairs), ttft_tail.calibrated(context, pairs))
     return from_json({**body, "hash": _digest(body)})
 
 
@@ -118,6 +119,7 @@ def _body(
     floor: float,
     num_requests: int,
     num_ordinals: int,
+    ttft_p95: float | None,
 ) -> dict[str, Any]:
     return {
         "tv": dict(tv),
@@ -126,6 +128,7 @@ def _body(
         "unigram_floor": floor,
         "num_requests": num_requests,
         "num_ordinals": num_ordinals,
+        **({} if ttft_p95 is None else {"ttft_p95": ttft_p95}),
     }
 
 
@@ -136,7 +139,7 @@ def _digest(body: Mapping[str, Any]) -> str:
 def to_json(record: Calibration) -> dict[str, Any]:
     """Plain JSON values; floats survive a round trip through text exactly."""
     counts = record.num_requests, record.num_ordinals
-    body = _body(record.tv, record.tv_upper, record.unigram, record.unigram_floor, *counts)
+    body = _body(record.tv, record.tv_upper, record.unigram, record.unigram_floor, *counts, record.ttft_p95)
     return {**body, "hash": record.hash}
 
 
@@ -149,7 +152,8 @@ def from_json(record: Mapping[str, Any]) -> Calibration:
     missing = {*_FIELDS, "hash"} - set(record)
     if missing:
         raise UsageError(f"the record lacks {', '.join(sorted(missing))}", where="calibration", remedy="Open a new attempt.")
-    body = _body(*(record[name] for name in _FIELDS))
+    tv, tv_upper, unigram, floor, *counts = (record[name] for name in _FIELDS)
+    body = _body(tv, tv_upper, unigram, floor, counts[0], counts[1], record.get("ttft_p95"))
     if _digest(body) != record["hash"]:
         raise UsageError(
             "the record does not match its hash", where="calibration.hash", remedy="It was altered: open a new attempt."
@@ -162,4 +166,5 @@ def from_json(record: Mapping[str, Any]) -> Calibration:
         num_requests=body["num_requests"],
         num_ordinals=body["num_ordinals"],
         hash=record["hash"],
+        ttft_p95=body.get("ttft_p95"),
     )

@@ -96,6 +96,7 @@ def judge(
     growth: Mapping[str, float],
     skipped: Mapping[str, Sequence[str]] = MappingProxyType({}),
     reach: Mapping[str, Reach] = MappingProxyType({}),
+    inside: Sequence[str] = (),
 ) -> GateEvidence:
     """The evidence of one gate over the directions that it needs.
 
@@ -104,6 +105,7 @@ def judge(
         growth: closed-form log growth per request, by direction.
         skipped: reason -> alternatives without a certificate, listed in the details.
         reach: by alternative; once all directions are certified, none may reach farther than `DRIFT` times the margin.
+        inside: alternatives that lie inside the margin at full strength: no certificate of the attempt excludes them.
     """
     goal = math.log(1 / context.alpha)
     margin = context.gates.request_margin if gate.per_request else context.gates.margin
@@ -125,6 +127,7 @@ def judge(
     else:
         certified = f"{requests} requests exclude {excludes}, in all {len(found)} directions tested."
         verdict, reason, sentence, needed = _reached(certified, reach, margin)
+        sentence += f" {coverage.sentence(sums, inside)}"
     return GateEvidence(
         gate=gate.name,
         role=GateRole.EQUIVALENCE,
@@ -136,7 +139,7 @@ def judge(
         n=requests,
         needed=needed,
         progress=slowest.progress if slowest else None,
-        details=_details(context, sums, found, skipped, reach, margin, goal),
+        details=_details(context, sums, found, skipped, reach, margin, goal) | {"coverage": coverage.details(sums, inside)},
     )
 
 
@@ -183,15 +186,14 @@ def _details(
     margin: float,
     goal: float,
 ) -> dict[str, object]:
-    """What a person wants to see beside the verdict: coverage, and every direction."""
+    """What a person wants to see beside verdict and coverage: every direction."""
     return {
         "margin": margin,
         "log_goal": goal,
         "alpha": context.alpha,
         "directions": {
-            d.name: {"log_e": sums[d.name], "peak": d.peak, "progress": d.progress, "needed": d.needed} for d in found
+            d.name: {"log_e": float(sums[d.name]), "peak": d.peak, "progress": d.progress, "needed": d.needed} for d in found
         },
         "reach": {k: {**asdict(r), "contamination": r.contamination} for k, r in reach.items()},
         "not_tested": {reason: list(names) for reason, names in skipped.items()},
-        "coverage": coverage.details(sums),
     }

@@ -7,6 +7,8 @@ never remove traffic; a certificate speaks about the directions it names and abo
 from __future__ import annotations
 
 import math
+from functools import cache
+from typing import cast
 
 import numpy as np
 
@@ -15,16 +17,19 @@ from canary.domain.pairs import DrafterKind, Pair
 from canary.domain.traffic import Stratum
 from canary.stats import certificate_gates as gates
 from canary.stats import coverage
-from canary.stats.bank import BONUS, active_bursts, active_singles, is_active, log_burst, single_ratios
-from canary.stats.bets import DEGREES, SEEN, Array, column, legendre, log_inverse_bets, one_sample_distance
+from canary.stats.bank import BONUS, active_bursts, active_singles, is_active, log_burst, ratio_table
+from canary.stats.bets import DEGREES, SEEN, Array, column, legendre, log_inverse_bets, one_sample_distance, sum_log_inverse_bets
 from canary.stats.part import Calibration, Context, Sums, Vector
+from canary.stats.products import sum_log
 from canary.stats.strata import tested_strata
 
+ORDERS = ("pit_id", "pit_ratio")
 MAX_STRENGTH = 0.95  # lam* where full strength is about the margin or inside it
 BURST_STRENGTH = 0.9  # a wholly corrupted request draws at least this share of its tokens from the alternative
 MAX_STAKE = 0.9  # of a PIT certificate: keeps its factor above 1 - .9 * (1 - 2m)
 
 
+@cache
 def certified_singles(kind: DrafterKind) -> tuple[str, ...]:
     """Alternatives with a certificate; the bonus copies are parts of hot and cold and have none of their own."""
     return tuple(k for k in active_singles(kind) if k not in BONUS)
@@ -36,6 +41,7 @@ def strength(calibration: Calibration, alternative: str, margin: float) -> float
     return min(margin / tv, MAX_STRENGTH) if tv > 0 else MAX_STRENGTH
 
 
+@cache
 def pit_directions(kind: DrafterKind) -> tuple[tuple[str, int, int], ...]:
     """(order, sign, degree) of every PIT certificate.
 
@@ -45,6 +51,13 @@ def pit_directions(kind: DrafterKind) -> tuple[tuple[str, int, int], ...]:
     if is_active("pit_ratio_all_directions", kind):
         return by_id + tuple(("pit_ratio", sign, j) for sign in (1, -1) for j in DEGREES)
     return (*by_id, ("pit_ratio", 1, 1))
+
+
+@cache
+def _pit_places(kind: DrafterKind) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Per direction: place of its order in `ORDERS`, sign, degree - 1."""
+    order, sign, degree = zip(*pit_directions(kind), strict=True)
+    return np.array([ORDERS.index(o) for o in order]), np.array(sign, dtype=np.float64), np.array(degree) - 1
 
 
 def pit_stake(margin: float, degree: int) -> float:
@@ -90,37 +103,38 @@ class Certificates:
     def increments(self, context: Context, pair: Pair) -> Vector:
         """One pair's counts and certificate logs; certificates add nothing while the attempt calibrates."""
         counts = coverage.increments(context, pair)
-        ratios = single_ratios(context, pair)
+        ratios = ratio_table(context, pair)
         if ratios is None or context.calibration is None:
             return np.concatenate([counts, np.zeros(len(self.names(context)) - len(counts))])
         margin, kind = context.gates.margin, context.drafter_kind
         singles = certified_singles(kind)
-        seen = [float(np.count_nonzero(np.abs(ratios[k]) > SEEN)) for k in singles]
-        tv = [float(one_sample_distance(ratios[k]).sum()) for k in singles]
-        bank = [float(log_certificate(ratios[k], strength(context.calibration, k, margin)).sum()) for k in singles]
-        within = -np.array([log_inverse_bets(ratios[k], BURST_STRENGTH).sum() for k in active_bursts(kind)])
+        certified = ratios[:, : len(singles)]  # the bonus copies come last
+        seen = np.count_nonzero(np.abs(certified) > SEEN, axis=0)
+        tv = one_sample_distance(certified).sum(axis=0)
+        bank = sum_log_inverse_bets(certified, [strength(context.calibration, k, margin) for k in singles])
+        bursts = certified[:, [singles.index(k) for k in active_bursts(kind)]]  # [num_tokens, bursts]
+        within = -sum_log_inverse_bets(bursts, [BURST_STRENGTH] * bursts.shape[1])
         request = log_request_certificate(within, context.gates.request_margin)
         return np.concatenate([counts, seen, tv, bank, self._pit(context, pair), request])
 
     def _pit(self, context: Context, pair: Pair) -> Vector:
         trace = pair.candidate.trace
         assert trace is not None  # `increments` looked
-        witness = {order: legendre(column(trace, order)) for order in ("pit_id", "pit_ratio")}  # [num_tokens, degrees]
+        table = legendre(np.stack([column(trace, order) for order in ORDERS], axis=1))  # [num_tokens, orders, degrees]
         if not is_active("pit_ratio_all_directions", context.drafter_kind):
             # Where nothing was drafted no token is preferred, so the witness is 0 there: known before the draw.
-            witness["pit_ratio"] *= column(trace, "drafted")[:, None]
-        return np.array(
-            [
-                float(log_pit_certificate(sign * witness[order][:, j - 1], context.gates.margin, j).sum())
-                for order, sign, j in pit_directions(context.drafter_kind)
-            ]
-        )
+            table[:, ORDERS.index("pit_ratio")] *= column(trace, "drafted")[:, None]
+        orders, signs, degrees = _pit_places(context.drafter_kind)
+        values = table[:, orders, degrees] * signs  # [num_tokens, directions]
+        margin = context.gates.margin
+        stakes = np.array([pit_stake(margin, j + 1) for j in degrees.tolist()])
+        return sum_log(1.0 - stakes * (values - 2 * margin), -math.log1p(-MAX_STAKE))
 
     def log_e(self, context: Context, values: Vector) -> dict[str, float]:
         """The log of every certificate, by its name."""
         names = self.names(context)
         first = len(names) - sum(len(group) for group in self.directions(context))
-        return {name: float(value) for name, value in zip(names[first:], values[first:], strict=True)}
+        return {name: cast(float, values[..., at]) for at, name in enumerate(names) if at >= first}
 
     def assess(self, context: Context, sums: Sums) -> list[GateEvidence]:
         """Three gates; none while sampled requests are below the share that is tested (then the gate `strata` holds)."""
@@ -136,12 +150,12 @@ class Certificates:
         growth |= {name: -math.log1p(-context.gates.request_margin) for name in request}
         skipped: dict[str, list[str]] = {"inside_margin": inside, "equal_on_this_traffic": identical}
         left_out = {f"bank:{k}" for k in (*inside, *identical)}
+        tested, reach = [d for d in bank if d not in left_out], self._reach(context, sums)
+        requests = self._request_directions(list(request), identical)
         return [
-            gates.judge(
-                context, sums, gates.BANK, [d for d in bank if d not in left_out], growth, skipped, self._reach(context, sums)
-            ),
-            gates.judge(context, sums, gates.PIT, list(pit), growth),
-            gates.judge(context, sums, gates.REQUEST, self._request_directions(list(request), identical), growth),
+            gates.judge(context, sums, gates.BANK, tested, growth, skipped, reach, inside),
+            gates.judge(context, sums, gates.PIT, list(pit), growth, inside=inside),
+            gates.judge(context, sums, gates.REQUEST, requests, growth, inside=inside),
         ]
 
     def _reach(self, context: Context, sums: Sums) -> dict[str, gates.Reach]:

@@ -55,7 +55,8 @@ class Errors:
 
     def log_e(self, context: Context, values: Vector) -> dict[str, float]:
         sums = Sums(self.names(context), values)
-        wealth = sum(count * ERROR_BETS.above(d, context.gates.error_margin, -1.0) for d, count in _outcomes(sums))
+        margin = context.gates.error_margin
+        wealth = sum(np.multiply.outer(count, ERROR_BETS.above(d, margin, -1.0)) for d, count in _outcomes(sums))
         failed = sums["only_baseline"] + sums["both_failed"]
         return {
             "errors": ERROR_BETS.log_e(np.asarray(wealth)),
@@ -71,7 +72,7 @@ class Errors:
         log_e = self.log_e(context, sums.values)
         peak = reached(sums, log_e, "errors")
         facts = f"{candidate:.0f} candidate and {baseline:.0f} baseline arms failed in {n:.0f} requests"
-        if peak >= log_budget(context.alpha):
+        if peak >= log_budget(context.error_alpha):
             found = Verdict.FAIL, "candidate_fails", f"{facts}: proven to be more than {margin:g} worse."
         elif n < MIN_REQUESTS:
             found = Verdict.NO_DATA, "too_few", f"{facts}; at least {MIN_REQUESTS} requests are needed."
@@ -82,7 +83,7 @@ class Errors:
         else:
             found = Verdict.PASS, "no_excess", f"{facts}: no sign of an excess above {margin:g}."
         verdict, reason, sentence = found
-        low, high = _interval(sums, context.alpha) if n else (None, None)
+        low, high = excess_interval(_outcomes(sums), context.error_alpha) if n else (None, None)
         return GateEvidence(
             self.gate,
             GateRole.SAFETY,
@@ -97,7 +98,7 @@ class Errors:
             needed=self._needed(verdict, reason, n, (candidate - baseline) / margin),
             progress=min(n / MIN_REQUESTS, 1.0),
             details={
-                "e_value_progress": progress(peak, context.alpha),
+                "e_value_progress": progress(peak, context.error_alpha),
                 "candidate_failed": int(candidate),
                 "baseline_failed": int(baseline),
                 **{name: int(sums[name]) for name in (*self.counts[1:], *self.finishes)},
@@ -140,12 +141,16 @@ def _outcomes(sums: Sums) -> tuple[tuple[float, float], ...]:
     return (1.0, sums["only_candidate"]), (-1.0, sums["only_baseline"]), (0.0, same)
 
 
-def _interval(sums: Sums, alpha: float) -> tuple[float, float]:
-    """Anytime bounds of the mean of D, each at alpha, in steps of .002, by inversion of the exact bets."""
+def excess_interval(outcomes: tuple[tuple[float, float], ...], alpha: float) -> tuple[float, float]:
+    """Anytime bounds of the mean of D, each at alpha, in steps of .002, by inversion of the exact bets.
+
+    Args:
+        outcomes: (D, how often), D in {-1, 0, 1}.
+    """
     grid, budget = np.linspace(-1, 1, 1001)[1:-1], log_budget(alpha)
     fractions, weights = np.array(ERROR_BETS.fractions)[:, None], np.array(ERROR_BETS.weights)
     above, below = np.zeros((len(weights), len(grid))), np.zeros((len(weights), len(grid)))  # [bets, nulls]
-    for d, count in _outcomes(sums):
+    for d, count in outcomes:
         above += count * np.log1p(fractions * (d - grid) / (grid + 1))
         below += count * np.log1p(fractions * (grid - d) / (1 - grid))
     low = highest_excluded(grid, log_mixture(above, weights) >= budget, -1.0)

@@ -5,13 +5,15 @@ A bad request is bad at many positions at once, so a rate of positions must neve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from canary.domain.evidence import GateEvidence
-from canary.stats.part import Context, Sums
+from canary.stats.part import Context, Sums, Vector
 from canary.stats.rate_gate import Claim, Floor, judge
 from canary.stats.rates import rate_above, rate_below, sign_above
 from canary.stats.strata import reached
@@ -47,7 +49,32 @@ def log_kill(events: float, positions: float, null: float, sums: Sums) -> float:
     """Log of the smaller of two e-processes: events are at most `null` of the positions, and a request with one is as likely in
     the baseline as in the candidate (`SIGNS`). The smaller of two is an e-process for "either holds".
     """
-    return min(rate_above(events, positions, null), sign_above(sums["only_candidate"], sums["only_baseline"]))
+    sign = sign_above(sums["only_candidate"], sums["only_baseline"])
+    return cast(float, np.minimum(rate_above(events, positions, null), sign))
+
+
+REQUEST_RATES = (1e-3, 1e-2, 0.1)  # of events, in a request that a change has spoilt
+REQUEST_SIGNS = (0.75, 0.95)  # probability that of a pair's arms it is the candidate's that has them
+REQUEST_WEIGHTS = np.full(len(REQUEST_RATES) * len(REQUEST_SIGNS), 1 / (len(REQUEST_RATES) * len(REQUEST_SIGNS)))
+
+
+def log_request_bets(events: Vector, positions: Vector, null: float, wins: Vector, losses: Vector) -> Vector:
+    """What a change detector multiplies by at each request: of a rate bet and a sign bet the smaller, as in `log_kill`.
+
+    The smaller of two factors has mean at most 1 under either null.
+
+    Args:
+        events, positions: of single pairs, [pairs]; wins, losses: their `SIGNS`.
+
+    Returns:
+        [pairs, len(REQUEST_WEIGHTS)].
+    """
+    rates, signs = np.asarray(REQUEST_RATES), np.asarray(REQUEST_SIGNS)
+    misses = positions - events
+    rate = np.multiply.outer(events, np.log(rates / null)) + np.multiply.outer(misses, np.log1p(-rates) - math.log1p(-null))
+    sign = np.multiply.outer(wins, np.log(2 * signs)) + np.multiply.outer(losses, np.log(2 * (1 - signs)))
+    smaller: Vector = np.minimum(rate[:, :, None], sign[:, None, :])  # [pairs, rates, signs]
+    return smaller.reshape(len(events), -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +111,9 @@ class Events:
             "above": rate_above(*positions, self.rate),
             "request.below": rate_below(*requests, margin),
             "request.above": rate_above(*requests, margin),
-            "floor": min(rate_above(seen["baseline_events"], seen["baseline_positions"], self.rate), request_floor),
+            "floor": cast(
+                float, np.minimum(rate_above(seen["baseline_events"], seen["baseline_positions"], self.rate), request_floor)
+            ),
             "request.floor": request_floor,
         }
 

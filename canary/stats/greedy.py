@@ -12,7 +12,7 @@ from canary.stats import events
 from canary.stats.events import Events
 from canary.stats.part import Context, Sums, Vector
 from canary.stats.rows import both_rows, scored
-from canary.stats.strata import pack, tested_strata
+from canary.stats.strata import pack, section, tested_strata
 
 EXACT_TAU_GAP = 1e-3  # logits; fp32 rows have no noise to allow for
 PREFIX = "gap."
@@ -49,6 +49,15 @@ class Greedy:
         kill = events.log_kill(sums["events"], sums["positions"], context.gates.gap_floor, sums)
         certificates = self._events(context).log_e(context, self._seen(sums))
         return {"greedy_gap": kill, **{f"{PREFIX}{key}": value for key, value in certificates.items()}}
+
+    def request_weights(self, context: Context) -> Vector:
+        """See `part.Watched`."""
+        return events.REQUEST_WEIGHTS
+
+    def log_request_bets(self, context: Context, increments: Vector) -> Vector:
+        """See `part.Watched`; a sampled request changes nothing."""
+        seen = section(Sums(self.names(context), increments), ("events", "positions", *events.SIGNS))  # [pairs, 4]
+        return events.log_request_bets(seen[:, 0], seen[:, 1], context.gates.gap_floor, seen[:, 2], seen[:, 3])
 
     def assess(self, context: Context, sums: Sums) -> list[GateEvidence]:
         """Both certificates; nothing where the route's greedy requests are too few to be tested."""

@@ -1,4 +1,4 @@
-"""The losslessness kill: one e-value per attempt out of the bank, PIT, greedy gap and row outliers, and the suspected fault.
+"""The losslessness kill: one e-value per attempt out of bank, PIT, greedy gap, components and outliers, and the suspected fault.
 
 It proves difference only; passing says that none has been proven, never that there is none (certificates do that).
 """
@@ -8,36 +8,53 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from canary.domain import budget
 from canary.domain.evidence import GateEvidence, GateRole, Verdict
 from canary.domain.traffic import Stratum
 from canary.stats.bets import log_weighted_sum
 from canary.stats.part import Context
-from canary.stats.suspects import SUSPECTS, Diagnosis
+from canary.stats.suspects import DRAFT_FAMILY, SUSPECTS, Diagnosis
 
 GATE = "losslessness"
-FULL_WEIGHT = 0.5  # of each stratum's main test
-OUTLIER_WEIGHT = 0.1
-# Tests of the acceptance draw, of the recovered draw and across requests hold .1 each; they are not in the battery and count 0.
-PAGE_AT = 20.0
 
 MAIN: dict[Stratum, tuple[str, ...]] = {Stratum.SAMPLED: ("bank", "pit_id", "pit_ratio"), Stratum.GREEDY: ("greedy_gap",)}
 OUTLIERS = "row_outliers"
 
+# Shares of the main weight that a stratum holds alone and beside the other. When the second arrives, the first one's share falls;
+# what it gave up must not count twice, so the two largest shares that can follow each other sum to 1.2: with every other weight
+# the mean stays below .5 * 1.2 + .4 = 1. The greedy gap gives way, because one violation multiplies its wealth by thousands.
+ALONE: dict[Stratum, float] = {Stratum.SAMPLED: 1.0, Stratum.GREEDY: 0.6}
+TOGETHER: dict[Stratum, float] = {Stratum.SAMPLED: 0.6, Stratum.GREEDY: 0.2}
+
+# Tests of single draws and across requests, by group; the e-processes that the drafter and the scheme allow share its weight
+# evenly. A drafted token that is not from the reported row belongs to the acceptance draw: min(1, p/q) is the wrong rule for it,
+# so that the output is not the target's, however right the verifier is.
+COMPONENTS: tuple[tuple[float, tuple[str, ...]], ...] = (
+    (budget.ACC_WEIGHT, ("acc", "acc_over", "acc_under", "acc_uniform", "draft_pit")),
+    (budget.RES_WEIGHT, ("res", "res_pit", "resv", "bonus")),
+    (budget.XREQ_WEIGHT, ("xreq",)),
+)
+COMPONENT_KEYS = tuple(key for _, keys in COMPONENTS for key in keys)
+# Of these the bank may know better: what is wrong with the rows shows in how drafts are judged, too.
+UNSPECIFIC = ("acc", "acc_over", "acc_under", "res", "resv")
+
 
 def weights(log_e: Mapping[str, float], strata: Mapping[Stratum, float]) -> dict[str, float]:
-    """Weight of every e-process in the kill e-value.
+    """Weight of every e-process in the kill e-value (statistics 0b.4).
 
-    Strata present share the main weight evenly. That a second stratum halves the first one's weight when it arrives costs no
-    validity: the e-value never exceeds .5 (E_first + E_second / 2) + .1 E_outliers, whose mean is at most .85, and which stratum
-    a request belongs to is known before anything is drawn.
+    Which stratum a request belongs to is known before anything is drawn, so the weights may follow the strata that are there.
 
     Args:
         log_e: logs of the e-processes that there are.
         strata: folded pairs per stratum.
     """
     present = [s for s in Stratum if strata[s] > 0]
-    shares = {key: FULL_WEIGHT / len(present) / len(MAIN[s]) for s in present for key in MAIN[s]}
-    shares[OUTLIERS] = OUTLIER_WEIGHT
+    held = ALONE if len(present) == 1 else TOGETHER
+    shares = {key: budget.FULL_WEIGHT * held[s] / len(MAIN[s]) for s in present for key in MAIN[s]}
+    shares[OUTLIERS] = budget.OUTLIER_WEIGHT
+    for weight, keys in COMPONENTS:
+        active = [key for key in keys if key in log_e]
+        shares |= {key: weight / len(active) for key in active}
     return {key: share for key, share in shares.items() if key in log_e}
 
 
@@ -51,18 +68,36 @@ def suspect(log_e: Mapping[str, float], strata: Mapping[Stratum, float], diagnos
     """Name in `SUSPECTS` of what explains the evidence best: the heaviest term, and within the bank its leading alternative.
 
     The bank names the fault as soon as its leading bet alone would page: an unnamed shift in the PIT is then the same fault seen
-    less sharply.
+    less sharply, and so are odd verdicts unless the bank, too, sees the draft or the residual in them.
     """
     shares = weights(log_e, strata)
     heaviest = max(shares, key=lambda key: math.log(shares[key]) + log_e[key])
-    if not diagnosis.leads or heaviest not in MAIN[Stratum.SAMPLED]:
+    if not diagnosis.leads:
         return heaviest
-    named = heaviest == "bank" or diagnosis.leads[0].log_wealth >= math.log(PAGE_AT)
-    return diagnosis.name if named else heaviest
+    paging = diagnosis.leads[0].log_wealth >= math.log(budget.PAGE_AT)
+    if heaviest in MAIN[Stratum.SAMPLED]:
+        return diagnosis.name if heaviest == "bank" or paging else heaviest
+    if heaviest in UNSPECIFIC and paging and diagnosis.name not in DRAFT_FAMILY:
+        return diagnosis.name
+    return heaviest
+
+
+def component_fired(context: Context, peaks: Mapping[str, float]) -> bool:
+    """Whether a component test by itself has ever reached 1 / alpha: such a cause is not excused by being inside a margin.
+
+    Args:
+        peaks: largest log so far of every e-process, by its own key.
+    """
+    return any(peaks[key] >= math.log(1 / context.alpha) for key in COMPONENT_KEYS if key in peaks)
 
 
 def judge(
-    context: Context, log_e: Mapping[str, float], strata: Mapping[Stratum, float], peak: float, diagnosis: Diagnosis
+    context: Context,
+    log_e: Mapping[str, float],
+    strata: Mapping[Stratum, float],
+    peak: float,
+    diagnosis: Diagnosis,
+    peaks: Mapping[str, float] | None = None,
 ) -> GateEvidence:
     """The gate `losslessness`.
 
@@ -71,6 +106,7 @@ def judge(
         strata: folded pairs per stratum.
         peak: largest log of the kill e-value so far, looked at after every ordinal.
         diagnosis: what the bank's alternatives say.
+        peaks: the largest log so far of every e-process; None: as at the newest ordinal.
     """
     num_pairs = int(sum(strata.values()))
     limit = 1 / context.alpha
@@ -85,7 +121,7 @@ def judge(
         sentence = (
             f"The output is not the target's: {found.words}{like}; e-value {_shown(peak)} of {limit:g} after {num_pairs} pairs."
         )
-    elif now >= math.log(PAGE_AT):
+    elif now >= math.log(budget.PAGE_AT):
         verdict, reason = Verdict.INCONCLUSIVE, "suspicious"
         sentence = (
             f"A difference is likely but not proven: {found.words}; e-value {_shown(now)} of {limit:g} after {num_pairs} pairs."
@@ -102,7 +138,10 @@ def judge(
         value=_plain(max(now, peak) if verdict is Verdict.FAIL else now),
         threshold=limit,
         n=num_pairs,
-        details=_details(log_e, strata, now, peak, name, diagnosis),
+        details={
+            **_details(log_e, strata, now, peak, name, diagnosis),
+            "component_fired": component_fired(context, log_e if peaks is None else peaks),
+        },
     )
 
 
@@ -119,7 +158,7 @@ def _details(
     return {
         "log_e": now,
         "log_e_peak": peak,
-        "page_at": PAGE_AT,
+        "page_at": budget.PAGE_AT,
         "suspect": {"name": name, "code": found.code, "words": found.words, "resembles": found.resembles},
         "terms": {key: log_e[key] for key in weights(log_e, strata)},
         "alternatives": [

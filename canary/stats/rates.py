@@ -1,16 +1,21 @@
 """E-processes on counts: is a rate above or below a bound, and is one side of a comparison the more frequent?
 
 Everything is a closed form of the counts, so the counts are the whole state; it never sees which request a count came from.
+Where a count is an array, one per ordinal, so is the log of the e-process.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
+from typing import cast
 
 import numpy as np
 from scipy.special import betaincc, betaln, xlog1py
 
-from canary.stats.bounded import log_budget, log_mixture
+from canary.stats.bounded import log_budget, log_mixed
+from canary.stats.part import Vector
 
 LOG_FLOOR = -700.0  # below it a wealth is not representable, and no decision depends on it
 ALTERNATIVE_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 0.9)
@@ -18,7 +23,23 @@ BELOW_SHARES = (0.001, 0.1, 0.3, 0.6)  # alternatives to a rate, as shares of it
 BELOW_WEIGHTS = (0.7, 0.15, 0.1, 0.05)  # most of the bet is on "it never happens", the expected case
 
 
-def rate_above(hits: float, total: float, rate: float) -> float:
+def once_per_count(e_process: Callable[..., float]) -> Callable[..., float]:
+    """Work an e-process out only at the ordinals where a count differs from the ordinal before: most events are rare."""
+
+    @wraps(e_process)
+    def wrapped(first: float | Vector, second: float | Vector, *rate: float) -> float:
+        if np.ndim(first) != 1 or not len(cast(Vector, first)):
+            return e_process(first, second, *rate)
+        one, other = np.broadcast_arrays(first, second)
+        new = np.ones(len(one), dtype=bool)
+        new[1:] = (one[1:] != one[:-1]) | (other[1:] != other[:-1])
+        return cast(float, np.asarray(e_process(one[new], other[new], *rate))[np.cumsum(new) - 1])
+
+    return wrapped
+
+
+@once_per_count
+def rate_above(hits: float | Vector, total: float | Vector, rate: float) -> float:
     """Log of the e-process against "each event's conditional probability is at most `rate`".
 
     An even mixture of Bernoulli likelihood ratios (r1/r0)^hits ((1-r1)/(1-r0))^misses over fixed rates r1 > r0.
@@ -35,19 +56,20 @@ def rate_above(hits: float, total: float, rate: float) -> float:
     if not 0 < rate < 0.5:
         raise ValueError(f"rate {rate} must lie between 0 and .5")
     r1 = np.array([r for r in ALTERNATIVE_RATES if r > 1.5 * rate])
-    log_ratio = hits * np.log(r1 / rate) + (total - hits) * (np.log1p(-r1) - math.log1p(-rate))
-    return max(float(log_mixture(log_ratio, np.full(len(r1), 1 / len(r1)))), LOG_FLOOR)
+    log_ratio = _outer(hits, np.log(r1 / rate)) + _outer(total - hits, np.log1p(-r1) - math.log1p(-rate))
+    return _floored(log_mixed(log_ratio, np.full(len(r1), 1 / len(r1))))
 
 
-def rate_below(hits: float, total: float, rate: float) -> float:
+@once_per_count
+def rate_below(hits: float | Vector, total: float | Vector, rate: float) -> float:
     """Log of the e-process against "each event's conditional probability is at least `rate`": it certifies that it is below.
 
     A mixture of Bernoulli likelihood ratios towards `BELOW_SHARES` of the rate; clean data cross at about ln(1/alpha)/rate.
     """
     _check(hits, total)
     r1 = rate * np.array(BELOW_SHARES)
-    log_ratio = hits * np.log(BELOW_SHARES) + (total - hits) * (np.log1p(-r1) - math.log1p(-rate))
-    return max(float(log_mixture(log_ratio, np.array(BELOW_WEIGHTS))), LOG_FLOOR)
+    log_ratio = _outer(hits, np.log(BELOW_SHARES)) + _outer(total - hits, np.log1p(-r1) - math.log1p(-rate))
+    return _floored(log_mixed(log_ratio, np.array(BELOW_WEIGHTS)))
 
 
 def rate_upper(hits: float, total: float, alpha: float) -> float:
@@ -81,17 +103,17 @@ def clean_needed(hits: float, total: float, rate: float, alpha: float) -> int:
     return enough
 
 
-def sign_above(wins: float, losses: float) -> float:
+@once_per_count
+def sign_above(wins: float | Vector, losses: float | Vector) -> float:
     """Log of the e-process against "a win has conditional probability of at most 1/2"; ties are the caller's to place.
 
     Mixture of (2p)^wins (2(1-p))^losses over p uniform on [1/2, 1] in closed form:
     2^(n+1) B(wins + 1, losses + 1) P(Beta(wins + 1, losses + 1) > 1/2).
     """
     _check(wins, wins + losses)
-    tail = float(betaincc(wins + 1, losses + 1, 0.5))
-    if tail <= 0:
-        return LOG_FLOOR
-    return max((wins + losses + 1) * math.log(2) + float(betaln(wins + 1, losses + 1)) + math.log(tail), LOG_FLOOR)
+    with np.errstate(divide="ignore"):  # a tail of 0 lies far below the floor
+        log_tail = np.log(betaincc(wins + 1, losses + 1, 0.5))
+    return _floored((wins + losses + 1) * math.log(2) + betaln(wins + 1, losses + 1) + log_tail)
 
 
 def sign_needed(wins: float, losses: float, alpha: float) -> int | None:
@@ -110,6 +132,15 @@ def sign_needed(wins: float, losses: float, alpha: float) -> int | None:
     return max(1, math.ceil(short / growth))
 
 
-def _check(hits: float, total: float) -> None:
-    if not 0 <= hits <= total:
+def _outer(counts: float | Vector, logs: Vector) -> Vector:
+    """Counts times logs per alternative, [..., alternatives]."""
+    return np.multiply.outer(counts, logs)
+
+
+def _floored(log_e: float | Vector) -> float:
+    return cast(float, np.maximum(log_e, LOG_FLOOR))
+
+
+def _check(hits: float | Vector, total: float | Vector) -> None:
+    if not np.all((np.asarray(hits) >= 0) & (np.asarray(hits) <= total)):
         raise ValueError(f"{hits} events out of {total} chances")

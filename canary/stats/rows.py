@@ -13,7 +13,7 @@ import numpy as np
 from canary.domain.evidence import GateEvidence, GateRole, Verdict
 from canary.domain.pairs import Pair
 from canary.domain.traffic import Stratum
-from canary.stats import events
+from canary.stats import events, late
 from canary.stats.bounded import Bets, Moments, log_budget, lower_bound, progress, upper_bound
 from canary.stats.events import Events
 from canary.stats.part import Context, Sums, Vector
@@ -27,6 +27,12 @@ ROW_BETS = Bets((0.1, 0.3, 0.6, 0.95), (0.1, 0.1, 0.2, 0.6))  # noise is far bel
 @cache
 def _of(stratum: Stratum, name: str) -> str:
     return f"{stratum}.{name}"
+
+
+@cache
+def _row_names() -> tuple[str, ...]:
+    one = (*RowGate.counters, *ROW_BETS.names("below"), *ROW_BETS.names("above"), *late.NAMES)
+    return tuple(_of(s, name) for s in Stratum for name in one)
 
 
 def scored(pair: Pair) -> bool:
@@ -47,7 +53,8 @@ class RowGate:
 
     X = mean of the candidate's clipped distances over its own text - the same of the baseline, in [-tau_row, tau_row].
     Where rows are exact (fp32), X is the candidate's mean alone and the margin is .01 or the policy's, whichever is smaller.
-    `log_e`: `row_gate.STRATUM.below` and `.above`, against "the mean is at least / at most the margin".
+    A tenth of the answers is replayed through k = 0 as well: outliers there, in any position bucket, fail the gate (see `late`).
+    `log_e`: `row_gate.STRATUM.below` and `.above`, against "the mean is at least / at most the margin", and `.replay`.
     """
 
     name = "row_gate"
@@ -55,32 +62,38 @@ class RowGate:
     counters = ("requests", "n", "x", "xx", "candidate", "baseline")
 
     def names(self, context: Context) -> tuple[str, ...]:
-        one = (*self.counters, *ROW_BETS.names("below"), *ROW_BETS.names("above"))
-        return tuple(_of(s, name) for s in Stratum for name in one)
+        return _row_names()
 
     def margin(self, context: Context) -> float:
         """What the mean must be below, as TV."""
         return min(context.gates.row_margin, EXACT_ROW_MARGIN) if context.exact_rows else context.gates.row_margin
 
     def increments(self, context: Context, pair: Pair) -> Vector:
-        found: dict[str, float] = {"requests": 1.0}
-        if context.calibration is not None and scored(pair):
+        names = self.names(context)
+        found = np.zeros(len(names))
+        one = np.split(found, len(Stratum))[list(Stratum).index(pair.stratum)]  # a view: the pair's stratum, in the names' order
+        one[0] = 1.0
+        if not scored(pair):
+            return found
+        one[-len(late.NAMES) :] = late.increments(context, pair)
+        if context.calibration is not None:
             tau, margin = context.gates.tau_row, self.margin(context)
             candidate, baseline = (float(np.minimum(d, tau).mean()) for d in both_rows(pair, "row_tv"))
             x = candidate if context.exact_rows else candidate - baseline
             low = 0.0 if context.exact_rows else -tau
-            found |= {"n": 1.0, "x": x, "xx": x * x, "candidate": candidate, "baseline": baseline}
-            found |= dict(zip(ROW_BETS.names("below"), ROW_BETS.below(x, margin, tau).tolist(), strict=True))
-            found |= dict(zip(ROW_BETS.names("above"), ROW_BETS.above(x, margin, low).tolist(), strict=True))
-        return pack(self.names(context), {_of(pair.stratum, k): v for k, v in found.items()})
+            one[1 : len(self.counters)] = (1.0, x, x * x, candidate, baseline)
+            below, above = ROW_BETS.below(x, margin, tau), ROW_BETS.above(x, margin, low)
+            one[len(self.counters) : -len(late.NAMES)] = np.concatenate([below, above])
+        return found
 
     def log_e(self, context: Context, values: Vector) -> dict[str, float]:
         sums = Sums(self.names(context), values)
-        return {
+        found = {
             f"row_gate.{s}.{side}": ROW_BETS.log_e(section(sums, [_of(s, n) for n in ROW_BETS.names(side)]))
             for s in Stratum
             for side in ("below", "above")
         }
+        return found | {f"row_gate.{s}.replay": late.log_e(context, sums, _of(s, "")) for s in Stratum}
 
     def assess(self, context: Context, sums: Sums) -> list[GateEvidence]:
         tested = tested_strata({s: sums[_of(s, "requests")] for s in Stratum})
@@ -93,10 +106,12 @@ class RowGate:
         if not n:
             return nothing_yet(context, self.gate, "requests", margin)
         log_e = self.log_e(context, sums.values)
-        below, above = (reached(sums, log_e, f"row_gate.{stratum}.{side}") for side in ("below", "above"))
+        below, above, replay = (reached(sums, log_e, f"row_gate.{stratum}.{side}") for side in ("below", "above", "replay"))
         wealth = section(sums, [_of(stratum, name) for name in ROW_BETS.names("below")])
         moments = Moments(n, sums[_of(stratum, "x")], sums[_of(stratum, "xx")])
         verdict, reason, sentence = self._verdict(context, moments, below, above)
+        if reason != "rows_differ" and replay >= log_budget(context.alpha):
+            verdict, (reason, sentence) = Verdict.FAIL, late.refuted(context, sums, _of(stratum, ""))
         low, high = self._bounds(context, moments)
         return GateEvidence(
             self.gate,
@@ -105,7 +120,7 @@ class RowGate:
             reason,
             sentence,
             value=moments.total / n,
-            low=max(low, margin) if verdict is Verdict.FAIL else low,
+            low=max(low, margin) if reason == "rows_differ" else low,
             high=min(high, margin) if verdict is Verdict.PASS else high,
             threshold=margin,
             n=int(n),
@@ -116,6 +131,7 @@ class RowGate:
                 "candidate_distance": sums[_of(stratum, "candidate")] / n,
                 "clipped_at": context.gates.tau_row,
                 "absolute": context.exact_rows,
+                "by_position": late.details(context, sums, _of(stratum, "")),
             },
         )
 
@@ -176,6 +192,17 @@ class Outliers:
             ]
         found = {s: rare.assess(context, sums, self._seen(sums, s), f"outliers.{s}.") for s in tested}
         return [combine({s: both[at] for s, both in found.items()}) for at in range(2)]
+
+    def request_weights(self, context: Context) -> Vector:
+        """See `part.Watched`."""
+        return events.REQUEST_WEIGHTS
+
+    def log_request_bets(self, context: Context, increments: Vector) -> Vector:
+        """See `part.Watched`; both strata together, as in the kill."""
+        sums = Sums(self.names(context), increments)
+        found, positions = (section(sums, [_of(s, name) for s in Stratum]).sum(axis=1) for name in ("events", "positions"))
+        signs = section(sums, events.SIGNS)  # [pairs, 2]
+        return events.log_request_bets(found, positions, OUTLIER_NULL, signs[:, 0], signs[:, 1])
 
     def _events(self, context: Context) -> Events:
         return Events(

@@ -8,21 +8,15 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from canary.domain.evidence import GateEvidence, GateRole, Verdict
 from canary.domain.pairs import Pair, Timing
-from canary.stats.bounded import Bets, highest_excluded, log_budget, lowest_excluded, progress
+from canary.stats import histogram
+from canary.stats.bounded import Bets, Moments, log_budget, lower_bound, progress, upper_bound
 from canary.stats.part import Context, Sums, Vector
 from canary.stats.rates import sign_above, sign_needed
 from canary.stats.strata import pack, reached, section
+from canary.stats.timings import BANDS, band_of, compared, decides
 
-# Edges of the histogram of ratios that the interval is read from: 6 % steps, 2.5 % from 1 to 2.
-EDGES = np.exp(
-    np.concatenate(
-        [np.linspace(math.log(0.5), 0, 13)[:-1], np.linspace(0, math.log(2), 29), np.linspace(math.log(2), math.log(4), 13)[1:]]
-    )
-)
 CLIP = math.log(4)
 TAIL_BETS = Bets.even(0.1, 0.3, 0.6, 0.95)
 
@@ -31,46 +25,48 @@ class Speed:
     """Ratio = baseline seconds per token / candidate seconds per token; above 1 the candidate is faster.
 
     The median is tested by signs: a ratio equal to the threshold counts against either claim. The gate passes if the median is
-    proven above `speed_ratio` and the mean log ratio, clipped to 1/4..4, is proven above 0, so that a candidate that is faster at
-    the median and stalls in the tail does not pass; it fails if either is proven below. Left out are pairs that are `untimed` (an
-    arm has no timing), `short` (an arm emitted fewer than `min_speed_tokens`) or `invalid` (a time is not positive and finite).
+    proven above `speed_ratio` and the mean log ratio, clipped to 1/4..4, is proven above 0 (the guard), so that a candidate that
+    is faster at the median and stalls in the tail does not pass; it fails if either is proven below. It decides in the load band
+    of `speed_concurrency`; the mean speed-up of every other band is shown. Left out are pairs that are `untimed`, `invalid` or
+    `unmatched` (see `timings`), `short` (an arm emitted fewer than `min_speed_tokens`), or of an `other_load`.
     `log_e`: `speed.above`, `speed.below` (median), `speed.tail_above`, `speed.tail_below` (clipped mean).
     """
 
     name = "speed"
     gate = "speed"
-    left_out = ("untimed", "short", "invalid")
+    left_out = ("untimed", "short", "invalid", "unmatched", "other_load")
     counts = ("requests", "above", "below", "tied", *left_out)
     totals = ("log_ratio", "baseline_seconds", "candidate_seconds", "baseline_ttft", "candidate_ttft", "baseline_log_ttft")
     more_totals = ("candidate_log_ttft", "baseline_tokens", "candidate_tokens")
-    bins = tuple(f"bin.{i}" for i in range(len(EDGES) + 1))
+    by_band = tuple(f"band.{band}.{name}" for band in BANDS for name in ("requests", "above", "log_ratio", "log_ratio_2"))
 
     def names(self, context: Context) -> tuple[str, ...]:
         tails = (*TAIL_BETS.names("tail_above"), *TAIL_BETS.names("tail_below"))
-        return (*self.counts, *self.totals, *self.more_totals, *tails, *self.bins)
+        return (*self.counts, *self.totals, *self.more_totals, *tails, *self.by_band, *histogram.BINS)
 
     def increments(self, context: Context, pair: Pair) -> Vector:
-        timings = pair.baseline_timing, pair.candidate_timing
-        found = self._observation(context, *timings) if None not in timings else {"untimed": 1.0}
+        band, timings = compared(pair)
+        found = {band: 1.0} if timings is None else self._observation(context, band, *timings)
         return pack(self.names(context), found)
 
-    def _observation(self, context: Context, baseline: Timing | None, candidate: Timing | None) -> dict[str, float]:
-        assert baseline is not None
-        assert candidate is not None
+    def _observation(self, context: Context, band: str, baseline: Timing, candidate: Timing) -> dict[str, float]:
         if min(baseline.num_tokens, candidate.num_tokens) < max(2, context.gates.min_speed_tokens):
             return {"short": 1.0}
-        per_token = baseline.seconds_per_token or math.nan, candidate.seconds_per_token or math.nan
-        times = (*per_token, baseline.ttft_seconds, candidate.ttft_seconds, baseline.total_seconds, candidate.total_seconds)
-        if not all(math.isfinite(t) and t > 0 for t in times):
+        per_token = [timing.seconds_per_token or math.nan for timing in (baseline, candidate)]
+        if not all(math.isfinite(t) and t > 0 for t in per_token):
             return {"invalid": 1.0}
         ratio, threshold = per_token[0] / per_token[1], context.gates.speed_ratio
         if not 0 < ratio < math.inf:
             return {"invalid": 1.0}
         y = min(max(math.log(ratio), -CLIP), CLIP)
-        found = {
+        seen = {"requests": 1.0, "above": float(ratio > threshold), "log_ratio": y, "log_ratio_2": y * y}
+        found = {f"band.{band}.{name}": value for name, value in seen.items()}
+        if not decides(context, band):
+            return found | {"other_load": 1.0}
+        found |= {
             "requests": 1.0,
             "above" if ratio > threshold else "below" if ratio < threshold else "tied": 1.0,
-            f"bin.{int(np.searchsorted(EDGES, ratio, side='right'))}": 1.0,
+            histogram.bin_of(ratio): 1.0,
             "log_ratio": y,
             "baseline_seconds": baseline.total_seconds,
             "candidate_seconds": candidate.total_seconds,
@@ -98,16 +94,18 @@ class Speed:
     def assess(self, context: Context, sums: Sums) -> list[GateEvidence]:
         n, threshold, budget = sums["requests"], context.gates.speed_ratio, log_budget(context.alpha)
         if not n:
-            return [self._nothing(sums, threshold)]
+            return [self._nothing(context, sums)]
         log_e = self.log_e(context, sums.values)
         peaks = {key: reached(sums, log_e, key) for key in log_e}
         won = {key: peak >= budget for key, peak in peaks.items()}
         for better, worse in (("speed.above", "speed.below"), ("speed.tail_above", "speed.tail_below")):
             if won[better] and won[worse]:  # it changed on the way: the side that leads now speaks
                 won[better if log_e[better] <= log_e[worse] else worse] = False
-        counts = section(sums, self.bins)
-        value, (low, high) = _median(counts), _interval(counts, context.alpha)
+        counts = section(sums, histogram.BINS)
+        value, (low, high) = histogram.median(counts), histogram.interval(counts, context.alpha)
+        guard = _mean(sums, band_of(context.gates.speed_concurrency), context.alpha)
         verdict, reason, tail = _verdict(won, threshold)
+        told = f"the mean of clipped ratios is {guard[0]:.2f} [{guard[1]:.2f} to {guard[2]:.2f}]"
         if won["speed.below"]:
             high = threshold if high is None else min(high, threshold)
         return [
@@ -116,7 +114,7 @@ class Speed:
                 GateRole.ECONOMY,
                 verdict,
                 reason,
-                f"The median speed-up is {value:.2f} over {n:.0f} timed requests, {tail}.",
+                f"The median speed-up is {value:.2f} over {n:.0f} timed requests, {tail}; {told}.",
                 value=value,
                 low=max(low, threshold) if won["speed.above"] else low,
                 high=high,
@@ -124,7 +122,7 @@ class Speed:
                 n=int(n),
                 needed=self._needed(context, sums, won) if verdict is not Verdict.FAIL else None,
                 progress=min(progress(peaks[key], context.alpha) for key in ("speed.above", "speed.tail_above")),
-                details=self._details(sums),
+                details=self._details(context, sums),
             )
         ]
 
@@ -134,10 +132,13 @@ class Speed:
         tail = 0 if won["speed.tail_above"] else TAIL_BETS.needed(section(sums, TAIL_BETS.names("tail_above")), n, context.alpha)
         return None if median is None or tail is None else max(median, tail)
 
-    def _details(self, sums: Sums) -> dict[str, object]:
-        n = sums["requests"]
+    def _details(self, context: Context, sums: Sums) -> dict[str, object]:
+        n, own = sums["requests"], band_of(context.gates.speed_concurrency)
         found: dict[str, object] = {name: int(sums[name]) for name in ("above", "below", "tied", *self.left_out)}
-        found["mean_speed_up"] = math.exp(sums["log_ratio"] / n)
+        found["load_band"] = own
+        found["bands"] = _bands(sums, context.alpha)
+        found["mean_speed_up"], *bounds = _mean(sums, own, context.alpha)
+        found["mean_speed_up_interval"] = bounds
         found["end_to_end_ratio"] = sums["baseline_seconds"] / sums["candidate_seconds"]
         for arm in ("baseline", "candidate"):
             found[f"{arm}_ttft_mean_seconds"] = sums[f"{arm}_ttft"] / n
@@ -145,8 +146,8 @@ class Speed:
             found[f"{arm}_tokens_per_second"] = sums[f"{arm}_tokens"] / sums[f"{arm}_seconds"]
         return found
 
-    def _nothing(self, sums: Sums, threshold: float) -> GateEvidence:
-        left = {name: int(sums[name]) for name in self.left_out}
+    def _nothing(self, context: Context, sums: Sums) -> GateEvidence:
+        left: dict[str, object] = {name: int(sums[name]) for name in self.left_out}
         told = ", ".join(f"{count} {name}" for name, count in left.items())
         return GateEvidence(
             self.gate,
@@ -154,9 +155,9 @@ class Speed:
             Verdict.NO_DATA,
             "no_data",
             f"No request has been timed in both arms yet ({told}).",
-            threshold=threshold,
+            threshold=context.gates.speed_ratio,
             progress=0.0,
-            details=dict(left),
+            details=left | ({"bands": bands} if (bands := _bands(sums, context.alpha)) else {}),
         )
 
 
@@ -174,26 +175,21 @@ def _verdict(won: dict[str, bool], threshold: float) -> tuple[Verdict, str, str]
     return Verdict.INCONCLUSIVE, "not_yet", f"not yet proven to be above {threshold:g}"
 
 
-def _median(counts: Vector) -> float:
-    """The median ratio, geometric inside its bin of the histogram; the outer bins give their edge."""
-    total, at = float(counts.sum()) / 2, 0
-    while counts[: at + 1].sum() < total:
-        at += 1
-    if at == 0 or at == len(EDGES):
-        return float(EDGES[min(at, len(EDGES) - 1)])
-    inside = (total - float(counts[:at].sum())) / float(counts[at])
-    return float(EDGES[at - 1] ** (1 - inside) * EDGES[at] ** inside)
+def _bands(sums: Sums, alpha: float) -> dict[str, object]:
+    """What was seen in each load band with a request: requests, those above the threshold, and the mean with its bounds."""
+    found: dict[str, object] = {}
+    for band in BANDS:
+        if n := sums[f"band.{band}.requests"]:
+            value, *bounds = _mean(sums, band, alpha)
+            above = int(sums[f"band.{band}.above"])
+            found[band] = {"requests": int(n), "above": above, "mean_speed_up": value, "mean_speed_up_interval": bounds}
+    return found
 
 
-def _interval(counts: Vector, alpha: float) -> tuple[float, float | None]:
-    """Anytime bounds of the median ratio, each at alpha, by inverting the sign test over `EDGES`; 0 and None outside them.
-
-    A ratio on an edge counts as at least that edge, so that the interval is closed.
-    """
-    total = float(counts.sum())
-    under = np.cumsum(counts)[:-1]  # ratios below each edge, [edges]
-    above = np.array([sign_above(total - u, u) for u in under.tolist()])
-    below = np.array([sign_above(u, total - u) for u in under.tolist()])
-    budget = log_budget(alpha)
-    high = lowest_excluded(EDGES, below >= budget, math.inf)
-    return highest_excluded(EDGES, above >= budget, 0.0), high if math.isfinite(high) else None
+def _mean(sums: Sums, band: str, alpha: float) -> tuple[float, float, float]:
+    """Geometric mean of the clipped ratios in a load band with at least one request, and its anytime bounds, each at alpha."""
+    n, total, squares = (sums[f"band.{band}.{name}"] for name in ("requests", "log_ratio", "log_ratio_2"))
+    moments = Moments(n, total, squares)
+    bounds = (bound(TAIL_BETS, moments, -CLIP, CLIP, alpha) for bound in (lower_bound, upper_bound))
+    low, high = (math.exp(b) for b in bounds)
+    return math.exp(total / n), low, high

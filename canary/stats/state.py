@@ -13,8 +13,9 @@ import numpy as np
 
 from canary.domain.errors import ConflictError
 from canary.stats.part import Vector
+from canary.stats.watch import Watch
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(slots=True)
@@ -28,35 +29,44 @@ class State:
         kill_peak: largest log so far of the losslessness e-value, None before the first pair.
         folded: ordinals folded, which is also the next one.
         num_pairs: of those, pairs that entered; `num_failed` were tombstones or set aside.
+        recent_lost: share of the latest ordinals that were, see `completeness`.
         calibration_hash: "" while calibrating pairs are folded.
         newest_pair_at: when the newest folded pair was stored, seconds since the epoch.
+        carries: part -> what it remembers of the pair before.
+        watch: the change detector.
     """
 
     layout: str
     sums: Vector
     peaks: Mapping[str, float]
     kill_peak: float | None
+    carries: Mapping[str, Vector]
+    watch: Watch
     folded: int = 0
     num_pairs: int = 0
     num_failed: int = 0
+    recent_lost: float = 0.0
     calibration_hash: str = ""
     newest_pair_at: float | None = None
 
     def copy(self) -> State:
-        """An independent copy."""
-        return replace(self, sums=self.sums.copy(), peaks=dict(self.peaks))
+        """An independent copy; arrays and the watch are never written to, only replaced."""
+        return replace(self, peaks=dict(self.peaks), carries=dict(self.carries))
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; through text and back every float keeps its bits."""
         return {
             "version": VERSION,
             "layout": self.layout,
-            "sums": [float(value) for value in self.sums],
+            "sums": self.sums.tolist(),
             "peaks": {key: float(value) for key, value in self.peaks.items()},
             "kill_peak": self.kill_peak,
+            "carries": {name: carry.tolist() for name, carry in self.carries.items()},
+            "watch": self.watch.to_json(),
             "folded": self.folded,
             "num_pairs": self.num_pairs,
             "num_failed": self.num_failed,
+            "recent_lost": self.recent_lost,
             "calibration_hash": self.calibration_hash,
             "newest_pair_at": self.newest_pair_at,
         }
@@ -71,10 +81,12 @@ class State:
         fields = dict(body)
         if fields.pop("version", None) != VERSION:
             raise ConflictError(f"evidence version is not {VERSION}", where="version", remedy="Open a new attempt.")
-        fields["sums"] = np.array(fields["sums"], dtype=np.float64)
         try:
+            fields["sums"] = np.array(fields["sums"], dtype=np.float64)
+            fields["carries"] = {name: np.array(carry, dtype=np.float64) for name, carry in fields["carries"].items()}
+            fields["watch"] = Watch.from_json(fields["watch"])
             return cls(**fields)
-        except TypeError as error:
+        except (TypeError, KeyError) as error:
             raise ConflictError(
                 f"evidence has the wrong fields: {error}", where="evidence", remedy="Open a new attempt."
             ) from error

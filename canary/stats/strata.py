@@ -43,14 +43,14 @@ def pack(names: tuple[str, ...], values: Mapping[str, float]) -> Vector:
 
 
 def section(sums: Sums, names: Sequence[str]) -> Vector:
-    """Several sums by name, in the order of the names."""
+    """Several sums by name, in the order of the names, [..., names]."""
     at = positions(sums.names)
-    return sums.values[[at[name] for name in names]]
+    return sums.values[..., [at[name] for name in names]]
 
 
 def reached(sums: Sums, log_e: Mapping[str, float], key: str) -> float:
     """The largest value that an e-process has had, now included; Ville's inequality is about this one."""
-    return max(log_e[key], sums.peaks.get(key, log_e[key]))
+    return float(max(log_e[key], sums.peaks.get(key, log_e[key])))
 
 
 def row_column(rows: Columns, name: str) -> Vector:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from canary.stats.bets import LAMBDAS, Array
 
 RESIDUAL = "residual"
+# What a fault in judging drafts or in recovering from one looks like to the bank.
+DRAFT_FAMILY = frozenset({"draft", "draft_burst", "residual", "over_rejection", "typical"})
 MIN_IMPOSSIBLE = 3
 GOOD_PART = 0.4  # of the leader's log wealth; simulated wrong residuals had at least .5
 
@@ -70,6 +72,55 @@ SUSPECTS: dict[str, Suspect] = {
         "draft_ordered_shift", "tokens lean along the drafter's preference in a way that no known fault explains"
     ),
     "greedy_gap": Suspect("greedy_mismatch", "greedy tokens are not the target's likeliest"),
+    "acc": Suspect(
+        "acceptance_rate_off",
+        "drafts are not accepted as often as the rule min(1, p/q) says",
+        "vllm-project/vllm 5131",
+    ),
+    "acc_over": Suspect(
+        "accepted_against_rule",
+        "drafts are accepted that the rule rejects at their recorded uniform, as when uniforms come out 0",
+        "vllm-project/vllm-ascend 13766, 13730",
+    ),
+    "acc_under": Suspect(
+        "rejected_against_rule",
+        "drafts are rejected that the rule accepts at their recorded uniform, as when only the likeliest token is taken",
+        "sgl-project/sglang 31214; ml-explore/mlx-swift-lm 459",
+    ),
+    "acc_uniform": Suspect(
+        "acceptance_randomness",
+        "the uniforms that drafts are judged with are stuck, repeated, or the draft's own",
+        "vllm-project/vllm-ascend 13766",
+    ),
+    "draft_pit": Suspect(
+        "draft_row_mismatch",
+        "drafted tokens are not drawn from the row that the drafter reports, as with another temperature or a greedy draft",
+        "huggingface/transformers 32867, 40976",
+    ),
+    "res": Suspect(
+        "residual_tilted",
+        "recovered tokens lean within the residual, as with noise shared with the draft or a greedy choice",
+        "vllm-project/vllm 47386, 54282",
+    ),
+    "res_pit": Suspect(
+        "recovery_randomness",
+        "recovered tokens do not fall evenly over the residual, as when the uniform that rejected the draft is used again",
+    ),
+    "resv": Suspect(
+        "wrong_residual",
+        "recovered tokens are ones that the residual excludes, as when a rejected position is re-sampled from the target",
+        "a classic of textbook implementations",
+    ),
+    "bonus": Suspect(
+        "wrong_bonus",
+        "bonus tokens are not drawn from the target's row, as with another temperature, another position or the draft's row",
+        "huggingface/transformers 28166; vllm-project/vllm 40831",
+    ),
+    "xreq": Suspect(
+        "seed_reused",
+        "requests repeat the random numbers of the one before",
+        "vllm-project/vllm 10863, 6038",
+    ),
     "row_outliers": Suspect("row_outliers", "the candidate's rows are far from the reference model's, as with a stale cache"),
 }
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, insert, or_, select, update
 
 from canary.domain.rollout import Rollout
 from canary.domain.traffic import Prompt, pair_id
-from canary.flow.ports import Claim
+from canary.flow.ports import Claim, ControlRule, no_controls
 from canary.store.packing import unpack_prompt
 from canary.store.tables import claims, prompt_keys, prompts, rollouts
 
@@ -41,6 +42,7 @@ class Claims:
         now: float,
         lease_seconds: float,
         max_retries: int,
+        control: ControlRule = no_controls,
     ) -> list[Claim]:
         """Lease pairs: what expired or was released first, then new prompts in order of arrival (see the port).
 
@@ -49,7 +51,7 @@ class Claims:
         self._connection.execute(select(rollouts.c.route).where(rollouts.c.route == rollout.route).with_for_update())
         lease = {"worker": worker, "lease_until": now + lease_seconds, "touched_at": now}
         again = self._take_again(rollout, limit, now, max_retries, lease)
-        return again + self._take_new(rollout, limit - len(again), before_ordinal, lease)
+        return again + self._take_new(rollout, limit - len(again), before_ordinal, lease, control)
 
     def heartbeat(self, tokens: Sequence[str], now: float, lease_seconds: float) -> int:
         """Extend the leases that are still ours; returns how many those are."""
@@ -104,7 +106,8 @@ class Claims:
             if tries > max_retries or row["body"] is None:
                 buried.append({"id": row["pair_id"], "tries": tries, "touched_at": lease["touched_at"]})
             elif len(taken) < limit:
-                taken.append(_claim(rollout, row["ordinal"], tries, unpack_prompt(row["body"], row["understood"])))
+                claim = _claim(rollout, row["ordinal"], tries, unpack_prompt(row["body"], row["understood"]))
+                taken.append(replace(claim, control=row["control"]))
         where = update(claims).where(claims.c.pair_id == bindparam("id"))
         if buried:
             self._connection.execute(where.values(state="failed", token=None), buried)
@@ -113,7 +116,9 @@ class Claims:
             self._connection.execute(where.values(state="leased"), leased)
         return taken
 
-    def _take_new(self, rollout: Rollout, limit: int, before_ordinal: int | None, lease: Mapping[str, Any]) -> list[Claim]:
+    def _take_new(
+        self, rollout: Rollout, limit: int, before_ordinal: int | None, lease: Mapping[str, Any], control: ControlRule
+    ) -> list[Claim]:
         """Give the next ordinals to the prompts that arrived after the last one claimed."""
         last = self._connection.execute(
             select(claims.c.ordinal, claims.c.seq)
@@ -133,7 +138,8 @@ class Claims:
             .order_by(prompt_keys.c.seq)
             .limit(limit)
         ).all()
-        taken = [_claim(rollout, ordinal + i, 0, unpack_prompt(row.body, row.understood)) for i, row in enumerate(found)]
+        plain = [_claim(rollout, ordinal + i, 0, unpack_prompt(row.body, row.understood)) for i, row in enumerate(found)]
+        taken = [replace(claim, control=control(claim.ordinal, claim.pair_id)) for claim in plain]
         if taken:
             rows = [
                 {
@@ -142,6 +148,7 @@ class Claims:
                     "epoch": claim.epoch,
                     "attempt": claim.attempt,
                     "ordinal": claim.ordinal,
+                    "control": claim.control,
                     "seq": row.seq,
                     "state": "leased",
                     "tries": 0,

@@ -91,6 +91,7 @@ def pack_pair(pair: Pair, now: float) -> dict[str, Any]:
         "ordinal": pair.ordinal,
         "stratum": pair.stratum.value,
         "first": pair.first.value,
+        "control": pair.control,
         "error": None if pair.error is None else scrub(pair.error),
         "calibration_hash": pair.calibration_hash,
         "increments": pair.increments,
@@ -122,6 +123,9 @@ def _pack_arm(generation: Generation, timing: Timing | None) -> dict[str, Any]:
         "accepted": pack_ints(stats.accepted),
         "trace": generation.trace and generation.trace.to_bytes(),
         "rows": generation.rows and generation.rows.to_bytes(),
+        "request_digest": generation.request_digest or None,
+        "valid": generation.valid,
+        "agrees": generation.agrees,
     }
 
 
@@ -154,6 +158,7 @@ def unpack_pair(row: RowMapping) -> Pair:
         baseline_timing=baseline_timing,
         candidate_timing=candidate_timing,
         error=row["error"],
+        control=row["control"],
     )
 
 
@@ -178,6 +183,9 @@ def _unpack_arm(row: RowMapping, arm: Arm) -> tuple[Generation, Timing | None]:
         error=of("error"),
         trace=columns("trace"),
         rows=columns("rows"),
+        request_digest=of("request_digest") or "",
+        valid=of("valid"),
+        agrees=of("agrees"),
     )
     if of("ttft_seconds") is None:
         return generation, None

@@ -66,6 +66,7 @@ class Pairs:
                 claims.c.ordinal,
                 claims.c.state,
                 claims.c.touched_at,
+                claims.c.control,
                 pairs.c.stored_at,
                 pairs.c.increments,
                 pairs.c.calibration_hash,
@@ -82,9 +83,9 @@ class Pairs:
                 break
             if row.state == "paired" and row.stored_at is not None:
                 increments = row.increments if row.error is None else None
-                items.append(FoldItem(row.ordinal, increments, row.calibration_hash, row.stored_at.timestamp()))
+                items.append(FoldItem(row.ordinal, increments, row.calibration_hash, row.stored_at.timestamp(), row.control))
             else:
-                items.append(FoldItem(row.ordinal, None, "", row.touched_at))
+                items.append(FoldItem(row.ordinal, None, "", row.touched_at, row.control))
         return items
 
     def ids(self, route: str, epoch: str, attempt: int) -> list[str]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import psycopg
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, and_, func, select, text
 
 from canary.domain.traffic import Prompt
-from canary.store.packing import deflate, moment, pack_understood, prompt_key, scrub
-from canary.store.tables import prompt_keys
+from canary.store.packing import deflate, moment, pack_understood, prompt_key, scrub, unpack_prompt
+from canary.store.tables import prompt_keys, prompts
 
 # Held to the end of the transaction, so that sequence numbers become visible in their own order: a claim may then look only
 # beyond the last one that it has seen.
@@ -78,6 +78,18 @@ class Prompts:
         """How many prompts the route ever got."""
         statement = select(func.count()).select_from(prompt_keys).where(prompt_keys.c.route == route)
         return self._connection.scalars(statement).one()
+
+    def recent(self, route: str, limit: int) -> list[Prompt]:
+        """The route's newest prompts whose content is still kept, in order of arrival."""
+        content = and_(prompts.c.seq == prompt_keys.c.seq, prompts.c.received_at == prompt_keys.c.received_at)
+        found = self._connection.execute(
+            select(prompts.c.body, prompts.c.understood)
+            .join(prompt_keys, content)
+            .where(prompt_keys.c.route == route)
+            .order_by(prompt_keys.c.seq.desc())
+            .limit(limit)
+        ).all()
+        return [unpack_prompt(row.body, row.understood) for row in reversed(found)]
 
     def _copy(self, rows: dict[int, tuple[bytes, Prompt]], now: float) -> None:
         driver = self._connection.connection.driver_connection

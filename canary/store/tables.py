@@ -38,7 +38,7 @@ metadata = MetaData(
 )
 
 # Partitioned tables and the column whose day says where a row lies.
-PARTITIONED = {"prompts": "received_at", "pairs": "stored_at"}
+PARTITIONED = {"prompts": "received_at", "pairs": "stored_at", "observations": "received_at"}
 
 policies = Table(
     "policies",
@@ -137,6 +137,7 @@ claims = Table(
     Column("epoch", Text, nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("ordinal", BigInteger, nullable=False),
+    Column("control", Boolean, nullable=False),
     Column("seq", BigInteger, nullable=False),
     Column("state", Text, nullable=False),
     Column("tries", Integer, nullable=False),
@@ -179,6 +180,9 @@ def _arm(arm: str) -> list[Column[Any]]:
         column("accepted", LargeBinary()),
         column("trace", LargeBinary(), nullable=True),
         column("rows", LargeBinary(), nullable=True),
+        column("request_digest", Text(), nullable=True),
+        column("valid", Boolean(), nullable=True),
+        column("agrees", Boolean(), nullable=True),
     ]
 
 
@@ -194,6 +198,7 @@ pairs = Table(
     Column("ordinal", BigInteger, nullable=False),
     Column("stratum", Text, nullable=False),
     Column("first", Text, nullable=False),
+    Column("control", Boolean, nullable=False),
     Column("error", Text),
     Column("calibration_hash", Text, nullable=False),
     Column("increments", LargeBinary, nullable=False),
@@ -201,6 +206,47 @@ pairs = Table(
     *_arm("candidate"),
     Index(None, "route", "epoch", "attempt", "ordinal"),
     postgresql_partition_by="RANGE (stored_at)",
+)
+
+# As with prompts: (route, observation id) must be unique for ever, and `seq` is the order in which observations are folded.
+observation_keys = Table(
+    "observation_keys",
+    metadata,
+    Column("seq", BigInteger, Identity(), primary_key=True),
+    Column("key", LargeBinary, nullable=False),
+    Column("route", Text, nullable=False),
+    Column("received_at", DateTime(timezone=True), nullable=False),
+    UniqueConstraint("key"),
+    Index(None, "route", "seq"),
+)
+
+# Measures are float8 and null where they were not measured, so that they come back to the bit.
+observations = Table(
+    "observations",
+    metadata,
+    Column("received_at", DateTime(timezone=True), primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("route", Text, nullable=False),
+    Column("observation_id", Text, nullable=False),
+    Column("arm", Text, nullable=False),
+    Column("observed_at", Double, nullable=False),
+    Column("finish_reason", Text),
+    Column("error", Text),
+    Column("ttft_seconds", Double),
+    Column("seconds_per_token", Double),
+    Column("num_drafts", BigInteger),
+    Column("num_draft_tokens", BigInteger),
+    Column("num_accepted_tokens", BigInteger),
+    Column("valid", Boolean),
+    Column("task_success", Boolean),
+    Column("thumbs", SmallInteger),
+    Column("memory_headroom", Double),
+    Column("stage", Text),
+    Column("weight", Integer),
+    Column("engine", Text),
+    CheckConstraint("arm in ('baseline', 'candidate')", name="arm"),
+    Index(None, "route", "seq"),
+    postgresql_partition_by="RANGE (received_at)",
 )
 
 # JSON as text: `jsonb` keeps numbers as decimals and refuses NaN and NUL, and this state must come back to the bit.

@@ -16,6 +16,7 @@ from canary.store.audit import Audit
 from canary.store.claims import Claims
 from canary.store.evidence import EvidenceRows
 from canary.store.flags import Flags
+from canary.store.observations import Observations
 from canary.store.pairs import Pairs
 from canary.store.partitions import ensure_partitions
 from canary.store.policies import Policies
@@ -33,6 +34,7 @@ class PostgresTransaction:
     prompts: ports.PromptStore
     claims: ports.ClaimStore
     pairs: ports.PairStore
+    observations: ports.ObservationStore
     evidence: ports.EvidenceStore
     rollouts: ports.RolloutStore
     flags: ports.FlagStore
@@ -44,6 +46,7 @@ class PostgresTransaction:
         self.prompts = Prompts(connection)
         self.claims = Claims(connection)
         self.pairs = Pairs(connection)
+        self.observations = Observations(connection)
         self.evidence = EvidenceRows(connection)
         self.rollouts = Rollouts(connection)
         self.flags = Flags(connection)

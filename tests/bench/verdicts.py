@@ -11,6 +11,8 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -18,11 +20,13 @@ from canary import telemetry, wiring
 from canary.cli.demo import _policy
 from canary.cli.demo.routes import FULL_TOUR
 from canary.domain.evidence import Evidence, GateRole, Verdict
+from canary.domain.pairs import Arm, Timing
 from canary.domain.policy import Policy
 from canary.domain.rollout import Rollout
-from canary.flow.attempt import battery, calibrated, context
-from canary.flow.ports import ShadowEngine, Store
-from canary.flow.tools.gate import run_gate
+from canary.domain.traffic import Prompt
+from canary.flow.attempt import calibrated, context, controlled
+from canary.flow.ports import ArmRequest, ShadowEngine, Store
+from canary.flow.tools.gate import GateResult, Progress, run_gate
 from canary.flow.walk.mirror import read_request
 from canary.stats import calibration as calibrations
 
@@ -34,16 +38,58 @@ def tokens_to_kill(store: Store, policy: Policy, engine: ShadowEngine) -> int | 
         assert rollout is not None
         key = (rollout.route, rollout.epoch, rollout.attempt)
         ctx, frozen = context(policy, rollout.attempt, engine.info, None), tx.evidence.get_calibration(*key)
-        built = battery(calibrated(ctx, calibrations.from_json(frozen)) if frozen else ctx)
+        built = controlled(policy, calibrated(ctx, calibrations.from_json(frozen)) if frozen else ctx)
         items = tx.pairs.contiguous(*key, after=0, limit=10_000)
         pairs = [tx.pairs.get(i) for i in tx.pairs.ids(*key)]
     state, tokens = built.start(), 0
     for item, pair in zip(items, pairs, strict=True):
         state = built.fold(state, [item])
-        tokens += len(pair.candidate.token_ids) if pair else 0
-        if any(g.gate == "losslessness" and g.verdict is Verdict.FAIL for g in built.assess(state)):
+        tokens += len(pair.candidate.token_ids) if pair and not pair.control else 0
+        if any(g.gate == "losslessness" and g.verdict is Verdict.FAIL for g in built.main.assess(state.main)):
             return tokens
     return None
+
+
+class Certified(Exception):
+    """Every equivalence gate passes, which is all that was asked."""
+
+
+def equivalence_only(engine: ShadowEngine, policy: Policy, prompts: Sequence[Prompt], store: Store) -> dict[str, object]:
+    """The walk untimed, up to its certificates: what the demo's equivalence column says, without the cost of its speed column."""
+
+    def refuse(request: ArmRequest, arm: Arm) -> Timing:
+        raise RuntimeError("nobody asks for speed")
+
+    seen: list[tuple[int, Evidence | None]] = []
+
+    def progress(done: int, total: int, evidence: Evidence | None) -> None:
+        seen.append((done, evidence))
+        if short(evidence) == "certified":
+            raise Certified
+
+    engine.time = refuse  # type: ignore[method-assign]
+    with suppress(Certified):
+        run(policy, prompts, engine, store, progress)
+    pairs, evidence = seen[-1]
+    loss = evidence.gate("losslessness") if evidence else None
+    return {"pairs": pairs, "equivalence": short(evidence), "losslessness": loss.verdict.value if loss else "no_data"}
+
+
+def run(policy: Policy, prompts: Sequence[Prompt], engine: ShadowEngine, store: Store, progress: Progress) -> GateResult:
+    """The gate's walk, in silence."""
+    return run_gate(policy, prompts, engine, store, clock=time.time, observer=telemetry.SilentObserver(), progress=progress)
+
+
+def verdict(engine: ShadowEngine, policy: Policy, prompts: Sequence[Prompt], store: Store) -> dict[str, object]:
+    """The whole verdict, and the tokens that a kill took."""
+    result = run(policy, prompts, engine, store, lambda done, total, evidence: None)
+    return {
+        "verdict": result.code.name.lower(),
+        "cause": result.decision.cause,
+        "pairs": result.pairs,
+        "tokens_to_kill": tokens_to_kill(store, policy, engine),
+        "equivalence": short(result.evidence),
+    }
 
 
 def short(evidence: Evidence | None) -> str:
@@ -58,6 +104,7 @@ def main() -> None:
     parser.add_argument("--route", default="math-drill", choices=[r.name for r in FULL_TOUR])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--equivalence", action="store_true", help="untimed, and only until the certificates pass")
     asked = parser.parse_args()
     route = next(r for r in FULL_TOUR if r.name == asked.route)
     policy, _ = _policy(route.name)
@@ -71,22 +118,10 @@ def main() -> None:
             for i, body in route.bodies()
         ]
         store, start = wiring.memory_store(), time.perf_counter()
-        quiet = telemetry.SilentObserver()
-        result = run_gate(
-            policy, prompts, engine, store, clock=time.time, observer=quiet, progress=lambda done, total, evidence: None
-        )
-        killed = tokens_to_kill(store, policy, engine)
-        kills += [] if killed is None else [killed]
-        found = {
-            "seed": seed,
-            "verdict": result.code.name.lower(),
-            "cause": result.decision.cause,
-            "pairs": result.pairs,
-            "tokens_to_kill": killed,
-            "equivalence": short(result.evidence),
-            "seconds": round(time.perf_counter() - start),
-        }
-        print(json.dumps(found), flush=True)
+        found = (equivalence_only if asked.equivalence else verdict)(engine, policy, prompts, store)
+        killed = found.get("tokens_to_kill")
+        kills += [killed] if isinstance(killed, int) else []
+        print(json.dumps({"seed": seed, **found, "seconds": round(time.perf_counter() - start)}), flush=True)
     if kills:
         print(f"killed {len(kills)} of {asked.seeds}; tokens to kill: median {statistics.median(kills):.0f}, most {max(kills)}")
 

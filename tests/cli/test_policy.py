@@ -85,8 +85,8 @@ LIVE = LEGAL.replace("    live: waived\n    why: no users\n", "    live: [errors
     [
         (LEGAL + "economy: carry\n", []),
         (LEGAL, ["economy is restart (the default)"]),
-        (LIVE + "economy: carry\n", ["stages.canary-5.live is [errors, speed]"]),
-        (LIVE + "economy: restart\n", ["economy is restart", "stages.canary-5.live is [errors, speed]"]),
+        (LIVE + "economy: carry\n", []),
+        (LIVE + "economy: restart\n", ["economy is restart"]),
     ],
 )
 def test_validate_warns_about_what_this_version_does_not_do(legal: Path, text: str, said: list[str]) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -162,6 +163,23 @@ def test_an_order_that_must_wait_is_one_sentence(store: Store, run: Run) -> None
         code, out, err = run(order, "math", "--reason", "again")
         assert (code, out, len(err.splitlines())) == (6, "", 1)
         assert "canary rollouts unkill math --reason WHY" in err
+
+
+def test_observe_imports_a_file_once_and_names_a_wrong_line(store: Store, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "seen.ndjson"
+    good = {"observation_id": "r1", "arm": "candidate", "observed_at": NOW, "finish_reason": "stop"}
+    file.write_text(json.dumps(good) + "\n")
+    assert run("observe", "math", str(file)) == (0, "math: 1 new observations, 0 repeats\n", "")
+    code, out, _ = run("observe", "math", str(file), "--json")
+    assert (code, json.loads(out)) == (0, {"route": "math", "new": 0, "repeat": 1})
+    file.write_text(json.dumps(good | {"observation_id": "r2"}) + "\n" + json.dumps(good | {"thumbs": 9}) + "\n")
+    code, out, err = run("observe", "math", str(file))
+    assert (code, out) == (2, "")
+    assert f"{file}:2: thumbs is 9, but must be 1 or -1" in err
+    assert run("observe", "nowhere", str(file))[0] == 2
+    assert run("observe", "math", str(tmp_path / "missing"))[0] == 2
+    with store.transaction() as tx:
+        assert [o.observation_id for _, o in tx.observations.after("math", 0, 9)] == ["r1"]
 
 
 def test_reading_and_killing_leave_the_schema_alone(store: Store, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

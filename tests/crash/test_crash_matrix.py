@@ -31,6 +31,7 @@ from tests.flow.tiny_walk import ROUTE
 COUNT = 24
 PARTS = ("worker", "api", "postgres", "all")
 TEMPERATURE = 1.0
+CONTROL_RATE = 0.3  # many A/A pairs, so that every kind of claim is killed
 
 Tokens = dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
 
@@ -44,7 +45,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def undisturbed(target: Path) -> Tokens:
     """Both arms' tokens by pair id, from a run in memory."""
     engine = wiring.open_engine(tiny_walk.policy(target), threads=1)
-    store, rollout = begin(target, engine, COUNT, temperature=TEMPERATURE)
+    store, rollout = begin(target, engine, COUNT, temperature=TEMPERATURE, control_rate=CONTROL_RATE)
     run_all(store, engine, itertools.count(1_000.0).__next__)
     return tokens_of(store, rollout.epoch)
 
@@ -59,8 +60,8 @@ def tokens_of(store: Store, epoch: str) -> Tokens:
 def rig(tmp_path: Path, target: Path) -> Iterator[Rig]:
     made = Rig(tmp_path / "home")
     with wiring.open_store(wiring.settings().model_copy(update={"home": made.home, "database_url": None})) as store:
-        text = tiny_walk.policy_text(target, lease="2s")
-        apply_policy(store, tiny_walk.policy(target, lease="2s"), text, time.time())
+        text = tiny_walk.policy_text(target, lease="2s", control_rate=CONTROL_RATE)
+        apply_policy(store, tiny_walk.policy(target, lease="2s", control_rate=CONTROL_RATE), text, time.time())
     made.start()
     yield made
     made.stop()

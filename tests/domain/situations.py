@@ -8,6 +8,7 @@ from typing import Any
 
 from canary.domain.decide import Decision, decide
 from canary.domain.evidence import Evidence, GateEvidence, GateRole, Source, Verdict
+from canary.domain.facts import CHANGE_GATE
 from canary.domain.policy import Drafter, Limits, Policy, Stage, Subject
 from canary.domain.rollout import Rollout, State
 
@@ -19,7 +20,7 @@ ROLES = {
     "speed": GateRole.ECONOMY,
     "bank_certificate": GateRole.EQUIVALENCE,
     "row_gate": GateRole.EQUIVALENCE,
-    "aa": GateRole.HARNESS,
+    "control": GateRole.HARNESS,
     "baseline": GateRole.HARNESS,
     "sample_ratio": GateRole.HARNESS,
 }
@@ -54,7 +55,9 @@ def gate(name: str, verdict: str = "pass", **more: Any) -> GateEvidence:
     """One gate; `live speed` is the gate `speed` on live traffic."""
     plain = name.removeprefix("live ")
     source = Source.SHADOW if plain == name else Source.LIVE
-    return GateEvidence(plain, ROLES[plain], Verdict(verdict), more.pop("reason", verdict), "", source=source, n=100, **more)
+    role = ROLES.get(plain, GateRole.SAFETY if plain == CHANGE_GATE else None)
+    assert role is not None
+    return GateEvidence(plain, role, Verdict(verdict), more.pop("reason", verdict), "", source=source, n=100, **more)
 
 
 def evidence(gates: Mapping[str, Any] | None = None, **changes: Any) -> Evidence:

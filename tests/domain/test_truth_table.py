@@ -15,6 +15,7 @@ from canary.domain.truth_table import ROWS
 from tests.domain.situations import NOW, PLACES, POLICY, Situation, evidence, gate, rollout
 
 FAULT = replace(POLICY.subject, fault="resample_from_target")
+ALARM = {"verdict": "inconclusive", "reason": "change_alarm"}
 INSIDE = {"verdict": "fail", "details": {"component_fired": False}}
 
 # case: row, situation, cells for shadow / canary / full / at rest; `!` calls a person, `~` comes down by a ramp
@@ -23,11 +24,12 @@ TABLE: dict[str, tuple[int, Situation, str]] = {
     "live_errors of a killed": (1, Situation({"live errors": "fail"}, {"killed": True}), "kill kill kill kill"),
     "killed": (1, Situation(rollout={"killed": True}), "kill kill kill kill"),
     "baseline_failing": (2, Situation({"baseline": "fail"}), "hold! hold! stay! stay"),
-    "harness_broken": (3, Situation({"aa": "fail"}), "hold hold hold! stay"),
+    "harness_broken": (3, Situation({"control": "fail"}), "hold hold hold! stay"),
     "inside_margin": (4, Situation({"losslessness": INSIDE}, policy={"inside_margin": "hold"}), "hold! hold! hold! stay"),
     "live_errors": (4, Situation({"live errors": "fail"}), "kill! kill! kill! kill!"),
     "safety_failed": (4, Situation({"losslessness": "fail"}), "kill! kill! kill!~ kill!"),
     "not_worth_it_live": (5, Situation({"live speed": "fail"}), "stay roll_back roll_back stay"),
+    "change_alarm": (8, Situation({"change": ALARM}), "- - stay! stay"),
     "not_worth_it": (5, Situation({"speed": "fail"}), "stay hold stay stay"),
     "could_not_measure": (6, Situation({"row_gate": "error"}, {"errors": 4}), "hold hold stay! stay"),
     "drill_not_caught": (
@@ -109,8 +111,35 @@ PAIRS = [
 @pytest.mark.parametrize(("earlier", "later"), PAIRS)
 def test_the_first_matching_row_decides(earlier: str, later: str) -> None:
     both = TABLE[earlier][1].over(TABLE[later][1])
-    place = "shadow" if earlier in ("expired", "drill_not_caught") else "canary-5"
+    place = {"expired": "shadow", "drill_not_caught": "shadow", "change_alarm": "full"}.get(earlier, "canary-5")
     assert both.decide(place).reason == OTHERWISE.get((earlier, later), earlier)
+
+
+@pytest.mark.parametrize("verdict", ["fail", "inconclusive"])
+@pytest.mark.parametrize("place", ["shadow", "canary-5", "canary-60", "held at canary-5"])
+def test_before_full_nothing_asks_for_the_change_detector(place: str, verdict: str) -> None:
+    alarm, without = Situation({"change": {"verdict": verdict, "reason": "change_alarm"}}), Situation()
+    assert alarm.decide(place) == without.decide(place)
+
+
+def test_at_full_an_alarm_calls_a_person_and_only_a_confirmed_change_kills() -> None:
+    alarm = Situation({"change": ALARM}).decide("full")
+    assert (alarm.kind, alarm.page, alarm.gate, alarm.cause) == (Kind.STAY, True, "change", "change_alarm")
+    confirmed = Situation({"change": {"verdict": "fail", "reason": "change_confirmed"}}).decide("full")
+    assert (confirmed.kind, confirmed.page, confirmed.ramp, confirmed.gate) == (Kind.KILL, True, True, "change")
+    broken = Situation({"change": {"verdict": "fail", "reason": "change_confirmed"}, "control": "fail"}).decide("full")
+    assert (broken.kind, broken.reason) == (Kind.HOLD, "harness_broken")
+    assert Situation({"change": "pass"}).decide("full").reason == "all_pass"
+
+
+def test_an_alarm_hides_no_rollback() -> None:
+    alarm = Situation({"change": ALARM})
+    assert alarm.over(Situation({"live speed": "fail"})).decide("full").kind is Kind.ROLL_BACK
+    silent = Situation(
+        {"row_gate": "no_data"}, {"entered_at": NOW - 3000}, {"on_no_data": "baseline"}, {"newest_pair_at": NOW - 2500}
+    )
+    assert alarm.over(silent).decide("full").kind is Kind.ROLL_BACK
+    assert alarm.over(Situation({"speed": "fail"})).decide("full").page
 
 
 def test_a_component_test_that_fired_or_is_unknown_kills_inside_the_margin() -> None:

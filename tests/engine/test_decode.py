@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from canary.domain.errors import IdentityError
 from canary.domain.pairs import Columns
 from canary.domain.traffic import SamplingParams
-from canary.engine.requests import Job
+from canary.engine.requests import Job, Running, Words
 from tests.engine.tiny import EOS, decoder, job, prompts, run_all, tiny_model, tiny_tokenizer
 
 PROMPTS = prompts(6, seed=9, shortest=6)
@@ -138,18 +139,16 @@ def test_counts_add_up_and_a_planted_violation_is_caught() -> None:
         running.stats(loop.k)
 
 
-def test_a_loop_that_loses_a_token_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_that_loses_a_token_is_stopped() -> None:
     """The identities are asserted by the loop itself, on every request."""
-    from canary.engine.requests import Running
 
-    take = Running.take
+    def forgetful(running: Running, tokens: Sequence[int], eos_ids: frozenset[int], words: Words) -> list[int]:
+        return running.take(tokens[-1:], eos_ids, words)
 
-    def forgetful(self: Running, tokens: list[int], eos_ids: frozenset[int], words: object) -> list[int]:
-        return take(self, tokens[-1:], eos_ids, words)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Running, "take", forgetful)
+    loop = decoder(tiny_model(loopy=True, seed=3), "ngram")
+    loop.hooks = dataclasses.replace(loop.hooks, take=forgetful)
     with pytest.raises(IdentityError, match="accepted"):
-        run_all(decoder(tiny_model(loopy=True, seed=3), "ngram"), [job(i, p, 40) for i, p in enumerate(PROMPTS)])
+        run_all(loop, [job(i, p, 40) for i, p in enumerate(PROMPTS)])
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "draft_model", "target_itself"])

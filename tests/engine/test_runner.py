@@ -15,7 +15,7 @@ from canary.domain.pairs import ALTERNATIVES, ROW_COLUMNS, TRACE_COLUMNS, Arm, C
 from canary.domain.policy import Drafter, Shadow, Subject
 from canary.domain.traffic import Message, Prompt, SamplingParams
 from canary.engine.runner import OwnEngine, encode
-from canary.engine.score import score
+from canary.engine.score import Remembered, score
 from canary.flow.ports import ArmRequest, ShadowEngine
 from tests.engine.tiny import noisy_copy, save_tiny, tiny_model, tiny_tokenizer
 
@@ -96,6 +96,25 @@ def test_distances_are_traced_only_while_calibrating(target: Path) -> None:
         assert a.trace.data["log_ratio"] == b.trace.data["log_ratio"]
 
 
+def test_an_answer_that_both_arms_gave_is_scored_by_one_forward(target: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(target).eval()
+    remembered, params = Remembered(), SamplingParams(4, temperature=0.0)
+    answers = [(5, 6, 7, 8), (5, 6, 7, 9), (6, 6, 7, 8)]
+    logits = torch.randn(4, model.config.vocab_size)
+    for answer in answers[:2]:
+        score(model, (3, 4), answer, logits, params, None, remembered)
+    remembered.next_arm()
+    again = [score(model, (3, 4), answer, logits, params, None, remembered) for answer in answers]
+    # The last token is judged by the row before it, so that the first two answers share their rows; the third is another text.
+    assert remembered.num_forwards == 2
+    alone = [score(model, (3, 4), answer, logits, params) for answer in answers]
+    assert [each.data for each in again] == [each.data for each in alone]
+    remembered.next_arm()
+    remembered.next_arm()
+    score(model, (3, 4), answers[0], logits, params, None, remembered)
+    assert remembered.num_forwards == 3
+
+
 def test_score_is_the_plain_model(target: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(target).eval()
     prompt, answer, temperature = [5, 6, 7], [8, 9, 10, 11], 0.6
@@ -121,7 +140,7 @@ def test_a_skipped_parameter_makes_every_row_an_outlier(
 ) -> None:
     engine, asked = open_engine(subject(target)), requests(2, **params)
     clean = [g.rows for g in engine.generate(asked, Arm.CANDIDATE)]
-    monkeypatch.setattr("canary.engine.decode.sampling.process", lambda logits, rows: logits.float().softmax(-1))
+    monkeypatch.setattr("canary.engine.hooks.sampling.process", lambda logits, rows: logits.float().softmax(-1))
     wrong = [g.rows for g in engine.generate(asked, Arm.CANDIDATE)]
     assert all(rows is not None and column(rows, "row_tv").max() < 1e-3 for rows in clean)
     assert all(rows is not None and (column(rows, "row_tv") == 1).mean() > 0.5 for rows in wrong)

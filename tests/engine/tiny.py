@@ -16,6 +16,7 @@ from canary.engine.drafters.base import Drafter
 from canary.engine.drafters.draft_model import DraftModelDrafter
 from canary.engine.drafters.ngram import NgramDrafter
 from canary.engine.forward import RowForward
+from canary.engine.hooks import Hooks
 from canary.engine.requests import Job, Running
 from canary.engine.verify import Verify, verify
 
@@ -118,7 +119,8 @@ def decoder(model: PreTrainedModel, drafter: str = "none", *, rows: int = 4, k: 
     """A loop over a tiny model with one of `DRAFTERS`."""
     proposing = DRAFTERS[drafter](model, rows)
     ends = frozenset() if model.generation_config.eos_token_id is None else frozenset({EOS})
-    return Decoder(RowForward(model, rows), tiny_tokenizer(), ends, proposing, 0 if proposing is None else k, verifier=verifier)
+    width = 0 if proposing is None else k
+    return Decoder(RowForward(model, rows), tiny_tokenizer(), ends, proposing, width, hooks=Hooks(verify=verifier))
 
 
 def job(index: int, token_ids: Sequence[int], max_tokens: int = 24, **params: object) -> Job:

@@ -41,7 +41,7 @@ def code(found: Evidence | None, at: Rollout | None = None, policy: Policy = POL
         ({"row_gate": "no_data"}, {}, ExitCode.INCONCLUSIVE),
         ({"row_gate": "error"}, {}, ExitCode.INCONCLUSIVE),
         ({"speed": None}, {}, ExitCode.INCONCLUSIVE),
-        ({"aa": "fail"}, {}, ExitCode.INCONCLUSIVE),
+        ({"control": "fail"}, {}, ExitCode.INCONCLUSIVE),
         ({"baseline": "fail"}, {}, ExitCode.INCONCLUSIVE),
         ({"losslessness": "fail"}, {"engine": "another engine"}, ExitCode.INCONCLUSIVE),
         ({}, {"newest_pair_at": NOW - 501}, ExitCode.NO_DATA),

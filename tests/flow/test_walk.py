@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from canary.domain.pairs import Arm, Generation, Pair, Timing
 from canary.domain.rollout import Rollout
 from canary.engine import runner
 from canary.flow import arms
-from canary.flow.attempt import battery, calibrated, context, engine_of
+from canary.flow.attempt import calibrated, context, controlled, engine_of
 from canary.flow.ports import ArmRequest, EngineInfo, ShadowEngine, Store, Transaction
 from canary.flow.tools.apply import apply_policy
 from canary.flow.tools.commands import kill, unkill
@@ -117,12 +118,18 @@ class Noted:
 
 
 def begin(
-    target: Path, engine: ShadowEngine, count: int, *, temperature: float = 1.0, store: InMemoryStore | None = None
+    target: Path,
+    engine: ShadowEngine,
+    count: int,
+    *,
+    temperature: float = 1.0,
+    control_rate: float = 0.0,
+    store: InMemoryStore | None = None,
 ) -> tuple[Store, Rollout]:
     """A store with an applied policy, an announced engine and mirrored prompts."""
     store = store or InMemoryStore()
-    text = tiny_walk.policy_text(target)
-    apply_policy(store, tiny_walk.policy(target), text, 0.0)
+    text = tiny_walk.policy_text(target, control_rate=control_rate)
+    apply_policy(store, tiny_walk.policy(target, control_rate=control_rate), text, 0.0)
     rollout = shadow.announce(store, ROUTE, engine.info, 0.0)
     accept(store, tiny_walk.prompts(count, temperature), 0.0)
     return store, rollout
@@ -165,9 +172,11 @@ def folded(store: Store, rollout: Rollout) -> dict[str, object]:
     with store.transaction() as tx:
         record = tx.evidence.get(ROUTE, rollout.epoch, rollout.attempt)
     assert record is not None
-    state = dict(record["battery"])  # type: ignore[call-overload]
-    state.pop("newest_pair_at")
-    return state
+    return {name: _timeless(record[name]) for name in ("battery", "control")}
+
+
+def _timeless(state: Any) -> dict[str, object]:
+    return {key: value for key, value in state.items() if key != "newest_pair_at"}
 
 
 def refolded(store: Store, rollout: Rollout, target: Path) -> dict[str, object]:
@@ -178,11 +187,10 @@ def refolded(store: Store, rollout: Rollout, target: Path) -> dict[str, object]:
         items = tx.pairs.contiguous(*key, after=0, limit=10_000)
     assert record is not None
     assert frozen is not None
-    ctx = context(tiny_walk.policy(target), rollout.attempt, engine_of(record["engine"]), None)  # type: ignore[arg-type]
-    built = battery(calibrated(ctx, calibrations.from_json(frozen)))
-    state = built.fold(built.start(), items).to_json()
-    state.pop("newest_pair_at")
-    return state
+    policy = tiny_walk.policy(target)
+    ctx = context(policy, rollout.attempt, engine_of(record["engine"]), None)  # type: ignore[arg-type]
+    built = controlled(policy, calibrated(ctx, calibrations.from_json(frozen)))
+    return {name: _timeless(state) for name, state in built.fold(built.start(), items).to_json().items()}
 
 
 def test_ordinals_wait_for_the_calibration_record(target: Path, engine: ShadowEngine, clock: Callable[[], float]) -> None:

@@ -20,7 +20,7 @@ subject:
   target: {target}
   dtype: float32
   drafter: {{name: ngram, num_speculative_tokens: 3}}{fault}
-shadow: {{batch_size: 4, max_tokens: {max_tokens}, calibration_requests: 4, lease: {lease}}}
+shadow: {{batch_size: 4, max_tokens: {max_tokens}, calibration_requests: 4, lease: {lease}, control_rate: {control_rate}}}
 gates:
   margin: 0.02
   request_margin: 0.05
@@ -42,13 +42,21 @@ def model_dir(folder: Path) -> Path:
     return save_tiny(folder / "tiny", tiny_model(eos=False))
 
 
-def policy_text(target: Path, *, route: str = ROUTE, fault: str | None = None, max_tokens: int = 12, lease: str = "60s") -> str:
+def policy_text(
+    target: Path,
+    *,
+    route: str = ROUTE,
+    fault: str | None = None,
+    max_tokens: int = 12,
+    lease: str = "60s",
+    control_rate: float = 0.0,
+) -> str:
     """The route's policy in YAML."""
     injected = f"\n  fault: {fault}" if fault else ""
-    return TEXT.format(route=route, target=target, fault=injected, max_tokens=max_tokens, lease=lease)
+    return TEXT.format(route=route, target=target, fault=injected, max_tokens=max_tokens, lease=lease, control_rate=control_rate)
 
 
-def policy(target: Path, **changes: str | int | None) -> Policy:
+def policy(target: Path, **changes: str | float | None) -> Policy:
     """The route's policy."""
     return load_text(policy_text(target, **changes))  # type: ignore[arg-type]
 

@@ -20,19 +20,19 @@ def world() -> World:
 
 
 def test_a_clean_engine_is_hardly_ever_killed(world: World) -> None:
-    outcomes = [o for kind in DrafterKind for o in kills(world, kind, None, 150, bars.CLEAN_TOKENS, seed=1_000_000)]
+    outcomes = [o for kind in DrafterKind for o in kills(world, kind, None, 250, bars.CLEAN_TOKENS, seed=1_000_000)]
     print(f"\nclean: {bars.figures(outcomes)}")
-    assert len(outcomes) == 300
-    assert bars.num_killed(outcomes) <= 3
+    assert len(outcomes) == 500
+    assert bars.num_killed(outcomes) <= 5
 
 
 def test_contamination_at_the_margin_is_hardly_ever_certified(world: World) -> None:
     false = {}
     for kind, alternative in bars.DIRECTIONS:
-        outcomes = at_margin(world, kind, alternative, 50, bars.MARGIN_TOKENS, 2_000_000, bars.MARGIN_GATES)
+        outcomes = at_margin(world, kind, alternative, 200, bars.MARGIN_TOKENS, 2_000_000, bars.MARGIN_GATES)
         false[kind, alternative] = bars.num_false(outcomes, alternative)
-        print(f"\nmargin, {kind} {alternative}: {false[kind, alternative]} of 50 certified, {bars.num_killed(outcomes)} killed")
-    assert sum(false.values()) <= 6
+        print(f"\nmargin, {kind} {alternative}: {false[kind, alternative]} of 200 certified, {bars.num_killed(outcomes)} killed")
+    assert sum(false.values()) <= 17
 
 
 @pytest.mark.parametrize(("kind", "fault"), bars.FAULTS)

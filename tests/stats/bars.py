@@ -1,7 +1,7 @@
 """What the simulated battery has to reach, at full size and at a tenth of it.
 
-Full size: a clean engine is killed in at most 3 of 300 runs of 9,600 tokens; contamination exactly at the margin is certified in
-at most 6 of 200 runs; every fault is killed within 4,000 tokens in at least 95 of 100 runs. The nominal rates are .6 %, 1 % and
+Full size: a clean engine is killed in at most 5 of 500 runs of 9,600 tokens; contamination exactly at the margin is certified in
+at most 17 of 800 runs; every fault is killed within 4,000 tokens in at least 95 of 100 runs. The nominal rates are .6 %, 1 % and
 nearly all, so that a seeded run passes with room and a broken bet does not.
 
 The tenth: at nominal rates, 30 clean runs give two or more kills with probability .014, and 20 runs at the margin give two or

@@ -56,7 +56,6 @@ def _trace(p: Tensor, q: Tensor | None, drafted: int | None, previous: Tensor, u
             greedy=torch.zeros(VOCAB, dtype=torch.bool),
             pit_uniforms=torch.full((VOCAB,), v, dtype=torch.float64),
             draft_tokens=torch.full((VOCAB,), drafted or 0),
-            accept_threshold=torch.full((VOCAB,), torch.nan),
             accept_uniform=torch.full((VOCAB,), torch.nan),
             previous_probs=spread(previous),
             has_previous=torch.ones(VOCAB, dtype=torch.bool),

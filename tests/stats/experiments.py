@@ -15,6 +15,7 @@ from canary.stats.bank import Bank
 from canary.stats.battery import Battery, pack
 from canary.stats.calibration import calibrate
 from canary.stats.certificates import Certificates
+from canary.stats.components import Components
 from canary.stats.part import Context
 from canary.stats.pit import Pit
 from tests.stats.world import CALIBRATING, LENGTH, Engine, Item, Run, World, context_of, pair_of
@@ -46,7 +47,7 @@ class Outcome:
 
 def battery_of(context: Context) -> Battery:
     """The losslessness parts alone, which are what this world speaks about."""
-    return Battery(context, (Bank(), Pit(), Certificates()))
+    return Battery(context, (Bank(), Pit(), Certificates(), Components()))
 
 
 def attempts(

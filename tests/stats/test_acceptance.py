@@ -156,3 +156,33 @@ def test_a_drafter_that_never_drafts_is_no_data() -> None:
 def test_a_long_answer_weighs_no_more_than_the_cap() -> None:
     sums = fold(Acceptance(), context(Gates()), [counted(1280, 640)])
     assert (sums["a"], sums["d"], sums["drafted"]) == (64, 128, 1280)
+
+
+def drafting(rng: np.random.Generator, rate: float, drafts: int) -> Pair:
+    """A request of so many drafts of four, in which each next token is accepted with one chance."""
+    stretches = np.minimum(rng.geometric(1 - rate, size=drafts) - 1, 4)
+    return pair(candidate=generation(steps=[(4, int(a)) for a in stretches]))
+
+
+def test_positions_and_mean_accepted_tokens_have_intervals_that_cover() -> None:
+    rate, missed = 0.6, 0
+    truth = [rate ** (i + 1) for i in range(4)]
+    for seed in range(20):
+        rng = np.random.default_rng(40 + seed)
+        details = gate(Acceptance(), context(FLOOR), [drafting(rng, rate, 12) for _ in range(150)]).details
+        bounds = details["acceptance_per_position_interval"]
+        low, high = details["mean_accepted_tokens_interval"]  # type: ignore[misc]
+        assert 0 < low < details["mean_accepted_tokens"] < high < 4  # type: ignore[operator]
+        missed += not low <= sum(truth) <= high
+        missed += sum(not low <= true <= high for (low, high), true in zip(bounds, truth, strict=True))  # type: ignore[call-overload]
+    assert missed <= 3
+
+
+def test_many_drafts_weigh_no_more_than_the_cap_in_the_intervals() -> None:
+    sums = fold(Acceptance(), context(Gates()), [pair(candidate=generation(steps=[(4, 4)] * 256))])
+    assert (sums["drafts"], sums["rounds.d"], sums["rounds.a"], sums["position.3.a"]) == (256, 128, 128, 128)
+
+
+def test_without_a_drafter_there_is_nothing_to_say() -> None:
+    found = gate(Acceptance(), context(Gates(), k=0), [pair(candidate=generation(steps=[(0, 0)] * 9, k=0))] * 3)
+    assert (found.verdict, found.reason) == (Verdict.NO_DATA, "no_drafts")

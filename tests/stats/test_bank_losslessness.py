@@ -11,7 +11,7 @@ from canary.domain.evidence import GateRole, Verdict
 from canary.domain.pairs import DrafterKind
 from canary.domain.traffic import Stratum
 from canary.stats.bank import SINGLES, WITHIN
-from canary.stats.losslessness import judge, log_kill_e, suspect, weights
+from canary.stats.losslessness import COMPONENT_KEYS, COMPONENTS, judge, log_kill_e, suspect, weights
 from canary.stats.suspects import SUSPECTS, Diagnosis, diagnose
 from tests.stats.world import context_of
 
@@ -24,11 +24,52 @@ BOTH = {Stratum.SAMPLED: 10.0, Stratum.GREEDY: 10.0}
 
 def test_weights_of_the_strata() -> None:
     assert weights(QUIET, SAMPLED) == pytest.approx({"bank": 1 / 6, "pit_id": 1 / 6, "pit_ratio": 1 / 6, "row_outliers": 0.1})
-    assert weights(QUIET, GREEDY) == pytest.approx({"greedy_gap": 0.5, "row_outliers": 0.1})
+    assert weights(QUIET, GREEDY) == pytest.approx({"greedy_gap": 0.3, "row_outliers": 0.1})
     both = weights(QUIET, BOTH)
-    assert both["greedy_gap"] == pytest.approx(0.25)
-    assert both["bank"] == pytest.approx(1 / 12)
-    assert sum(both.values()) == pytest.approx(0.6)
+    assert both["greedy_gap"] == pytest.approx(0.1)
+    assert both["bank"] == pytest.approx(0.1)
+    assert sum(both.values()) == pytest.approx(0.5)
+
+
+def test_components_share_a_tenth_a_group() -> None:
+    loud = QUIET | dict.fromkeys(COMPONENT_KEYS, 0.0)
+    found = weights(loud, SAMPLED)
+    assert set(found) == set(loud) - {"greedy_gap"}
+    for _, keys in COMPONENTS:
+        assert sum(found[key] for key in keys) == pytest.approx(0.1)
+    one_hot = {key: value for key, value in loud.items() if key != "draft_pit"}  # a part that is not there gives its share away
+    assert weights(one_hot, SAMPLED)["acc"] == pytest.approx(0.1 / 4)
+
+
+@pytest.mark.parametrize("first", list(Stratum))
+def test_whichever_stratum_comes_first_the_mean_stays_below_one(first: Stratum) -> None:
+    """The largest weight that each e-process can ever hold: their sum bounds the mean of the e-value."""
+    loud = QUIET | dict.fromkeys(COMPONENT_KEYS, 0.0)
+    alone, both = weights(loud, {**dict.fromkeys(Stratum, 0.0), first: 3.0}), weights(loud, BOTH)
+    assert sum(max(alone.get(key, 0.0), both[key]) for key in both) <= 1 + 1e-12
+
+
+def test_a_component_has_fired_if_it_ever_reached_the_limit() -> None:
+    found = diagnosis(residual=9.0)
+    quiet = dict.fromkeys(COMPONENT_KEYS, 0.0) | QUIET
+    assert judge(CONTEXT, quiet, SAMPLED, math.log(200), found).details["component_fired"] is False
+    for key in COMPONENT_KEYS:
+        peaks = {**quiet, key: math.log(1 / CONTEXT.alpha)}
+        assert judge(CONTEXT, quiet, SAMPLED, math.log(200), found, peaks).details["component_fired"] is True
+        assert judge(CONTEXT, peaks, SAMPLED, math.log(200), found).details["component_fired"] is True
+    assert judge(CONTEXT, quiet, SAMPLED, 9.0, found, {**quiet, "bank": 9.0}).details["component_fired"] is False
+
+
+def test_components_name_what_they_see_unless_the_bank_sees_another_cause() -> None:
+    quiet = dict.fromkeys(COMPONENT_KEYS, 0.0) | QUIET
+    assert suspect({**quiet, "resv": 30.0}, SAMPLED, diagnosis(residual=9.0)) == "resv"
+    assert suspect({**quiet, "resv": 30.0}, SAMPLED, diagnosis(shift=2.0)) == "resv"
+    assert suspect({**quiet, "resv": 30.0, "bank": 9.0}, SAMPLED, diagnosis(shift=12.0)) == "shift"
+    assert suspect({**quiet, "acc_over": 30.0}, SAMPLED, diagnosis(draft=12.0)) == "acc_over"
+    assert suspect({**quiet, "acc_under": 30.0}, SAMPLED, diagnosis(argmax=12.0)) == "argmax"
+    assert suspect({**quiet, "draft_pit": 30.0}, SAMPLED, diagnosis(argmax=12.0)) == "draft_pit"
+    assert suspect({**quiet, "res_pit": 30.0}, SAMPLED, diagnosis(shift=12.0)) == "res_pit"
+    assert suspect({**quiet, "xreq": 30.0}, SAMPLED, Diagnosis()) == "xreq"
 
 
 def test_the_e_value_is_the_weighted_sum_and_missing_parts_count_nothing() -> None:
@@ -88,5 +129,6 @@ def test_impossible_recovered_tokens_point_at_the_residual() -> None:
 
 
 def test_every_alternative_and_term_has_a_name() -> None:
-    assert set(SUSPECTS) == {*SINGLES, *(f"{k}_burst" for k in WITHIN), "pit_id", "pit_ratio", "greedy_gap", "row_outliers"}
+    terms = {"pit_id", "pit_ratio", "greedy_gap", "row_outliers", *COMPONENT_KEYS}
+    assert set(SUSPECTS) == {*SINGLES, *(f"{k}_burst" for k in WITHIN), *terms}
     assert all(s.code and s.words for s in SUSPECTS.values())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -125,7 +126,14 @@ def test_all_certified() -> None:
         "drafted_tokens": 3000,
         "positions_up_to_at_least": 32,
         "requests_that_long": 200,
+        "temperatures": None,
+        "inside_margin": [],
     }
+
+
+def test_what_a_gate_says_is_plain_json() -> None:
+    for gate in gates(calibrated(), folded(calibrated())).values():
+        assert json.loads(json.dumps(asdict(gate)))["details"]["coverage"]["requests"] == 200
 
 
 def test_one_slow_direction_holds_its_gate_and_says_how_many_more_requests() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from canary.domain.evidence import GateRole, Verdict
 from canary.domain.pairs import Pair, Timing
 from canary.domain.policy import Gates
 from canary.stats.bounded import log_budget
-from canary.stats.speed import EDGES, Speed
+from canary.stats.histogram import EDGES
+from canary.stats.speed import Speed
 from tests.stats.make import context, expectation, fold, gate, pair, timing
 
 GATES = Gates(speed_ratio=1.2)
@@ -152,7 +154,7 @@ def test_short_and_untimed_pairs_are_left_out_and_counted() -> None:
     pairs = [short, single, pair(), pair(timings=(timing(0.02), None))]
     found = gate(Speed(), context(GATES), pairs)
     assert found.verdict is Verdict.NO_DATA
-    assert found.details == {"untimed": 2, "short": 2, "invalid": 0}
+    assert found.details == {"untimed": 2, "short": 2, "invalid": 0, "unmatched": 0, "other_load": 0}
     assert gate(Speed(), context(Gates(min_speed_tokens=0)), [single]).details["short"] == 1
 
 
@@ -176,6 +178,48 @@ def test_details_hold_end_to_end_and_first_token_times() -> None:
     assert details["candidate_ttft_typical_seconds"] == pytest.approx(0.2)
     assert details["candidate_tokens_per_second"] == pytest.approx(21 / 0.6)
     assert details["mean_speed_up"] == pytest.approx(2.0)
+
+
+def at_load(value: float, concurrency: int) -> Pair:
+    """A pair with this ratio, both arms among so many requests."""
+    baseline, candidate = (replace(timing(t), concurrency=concurrency) for t in (0.03 * value, 0.03))
+    return pair(timings=(baseline, candidate))
+
+
+def test_the_gate_decides_in_the_policys_load_band_and_shows_the_others() -> None:
+    mixed = [ratio(1.5)] * 40 + [at_load(0.8, 8)] * 30 + [at_load(1.3, 3)] * 20
+    found = gate(Speed(), context(GATES), mixed)
+    assert (found.verdict, found.n, found.details["other_load"], found.details["load_band"]) == (Verdict.PASS, 40, 50, "1")
+    bands = found.details["bands"]
+    assert isinstance(bands, dict)
+    seen = {band: (of["requests"], of["above"]) for band, of in bands.items()}
+    assert seen == {"1": (40, 40), "2-4": (20, 20), "5-16": (30, 0)}
+    assert bands["5-16"]["mean_speed_up"] == pytest.approx(0.8)
+    low, high = bands["5-16"]["mean_speed_up_interval"]
+    assert low < 0.8 < high < 1.5
+    loaded = gate(Speed(), context(Gates(speed_ratio=1.2, speed_concurrency=16)), mixed)
+    assert (loaded.verdict, loaded.n, loaded.details["load_band"]) == (Verdict.FAIL, 30, "5-16")
+    elsewhere = gate(Speed(), context(Gates(speed_concurrency=64)), mixed)
+    assert elsewhere.verdict is Verdict.NO_DATA
+    assert set(elsewhere.details["bands"]) == {"1", "2-4", "5-16"}  # type: ignore[call-overload]
+
+
+def test_arms_at_different_loads_are_no_pair() -> None:
+    uneven = pair(timings=(timing(0.03), replace(timing(0.02), concurrency=9)))
+    assert fold(Speed(), context(GATES), [uneven])["unmatched"] == 1
+    nobody = pair(timings=(replace(timing(0.03), concurrency=0), replace(timing(0.02), concurrency=0)))
+    with pytest.raises(ValueError, match="concurrency 0"):
+        Speed().increments(context(GATES), nobody)
+
+
+def test_the_guards_interval_covers_and_is_said() -> None:
+    missed = 0
+    for seed in range(40):
+        values = ratios(np.random.default_rng(700 + seed), 1.1, 150)
+        low, high = gate(Speed(), context(GATES), [ratio(v) for v in values]).details["mean_speed_up_interval"]  # type: ignore[misc]
+        missed += not low <= math.exp(math.log(1.1) - 0.02) <= high
+    assert missed <= 2
+    assert "the mean of clipped ratios is 1.50 [" in gate(Speed(), context(GATES), [ratio(1.5)] * 60).sentence
 
 
 def test_edges_rise_and_hold_one() -> None:

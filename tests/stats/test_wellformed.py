@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from canary.domain.pairs import TRACE_COLUMNS, Columns, Pair, Provenance
+from canary.domain.pairs import TRACE_COLUMNS, Columns, Pair, Provenance, Scheme
 from canary.domain.traffic import Stratum
+from canary.stats.battery import Battery
 from tests.stats.experiments import Setting
 
 
@@ -42,6 +43,8 @@ def set_first(value: float) -> Callable[[np.ndarray], object]:
         ("position_in_round", -1),
         ("provenance", 4),
         ("drafted", 2),
+        ("residual_log_ratio", float("nan")),
+        ("bonus_log_ratio", float("nan")),
     ],
 )
 def test_a_trace_that_contradicts_itself_is_set_aside(setting: Setting, name: str, value: float) -> None:
@@ -49,6 +52,29 @@ def test_a_trace_that_contradicts_itself_is_set_aside(setting: Setting, name: st
     bad = changed(pairs[25], name, set_first(value))
     assert battery.increments(bad) is None
     assert name in (battery.problem(bad) or "")
+
+
+@pytest.mark.parametrize("value", [float("nan"), 1.2, -0.1])
+@pytest.mark.parametrize("name", ["accept_threshold", "accept_uniform", "draft_pit", "draft_mid", "residual_pit"])
+def test_judged_drafts_and_recovered_tokens_need_their_columns(setting: Setting, name: str, value: float) -> None:
+    battery, pairs, _ = setting
+    trace = pairs[25].candidate.trace
+    assert trace is not None
+    values = np.frombuffer(trace.data[name], "<f4")
+    at, empty = int(np.flatnonzero(~np.isnan(values))[0]), int(np.flatnonzero(np.isnan(values))[0])
+    assert name in (battery.problem(changed(pairs[25], name, lambda v: v.__setitem__((at, 0), value))) or "")
+    assert battery.problem(changed(pairs[25], name, lambda v: v.__setitem__((empty, 0), 7.0))) is None  # read by nobody
+    lacking = Columns(trace.num_tokens, {k: v for k, v in trace.data.items() if k != name})
+    without = replace(pairs[25], candidate=replace(pairs[25].candidate, trace=lacking))
+    assert name in (battery.problem(without) or "")
+
+
+def test_a_scheme_that_does_not_judge_token_by_token_may_leave_them_empty(setting: Setting) -> None:
+    battery, pairs, _ = setting
+    other = Battery(replace(battery.context, scheme=Scheme.BLOCK), battery.parts)
+    bare = changed(pairs[25], "accept_uniform", lambda values: values.fill(np.nan))
+    assert battery.problem(bare) is not None
+    assert other.problem(bare) is None
 
 
 def shifted(pair: Pair, **stats: object) -> Pair:

@@ -35,10 +35,12 @@ class World:
 
     Args:
         target, draft: [CONTEXTS, VOCAB] float32 probabilities.
+        unfiltered: the target's, without temperature and filters; None where that is the same.
     """
 
     target: Tensor
     draft: Tensor
+    unfiltered: Tensor | None = None
 
     @classmethod
     def make(cls, seed: int = 0) -> World:
@@ -100,6 +102,7 @@ class Engine:
             included, as a match of an n-gram would.
         fault: name of a fault of `engine.faults`.
         true_rows: what the verifier is given as target rows, see `World.contaminated`; the trace always sees the world's own.
+        traced: reduce the rows to `TRACE_COLUMNS`; without it only the tokens and counts are kept.
     """
 
     world: World
@@ -107,6 +110,7 @@ class Engine:
     fault: str | None = None
     true_rows: Tensor | None = None
     k: int = K
+    traced: bool = True
 
     def __post_init__(self) -> None:
         self._verify: Verify = verify
@@ -115,10 +119,15 @@ class Engine:
             fault = get_fault(self.fault, self.kind)
             self._verify, self._draw = fault.wrap_verify(verify), fault.wrap_draw(draw)
 
-    def run(self, requests: int, seed: int, *, want_tv: bool = False) -> Run:
-        """Run requests side by side; every one draws from its own columns of one seeded stream."""
+    def run(self, requests: int, seed: int, *, want_tv: bool = False, prompts: Tensor | None = None) -> Run:
+        """Run requests side by side; every one draws from its own columns of one seeded stream.
+
+        Args:
+            prompts: [requests] int64 below 2**30; drawn where None.
+        """
         generator = torch.Generator().manual_seed(seed)
-        prompts = torch.randint(0, 1 << 30, (requests,), generator=generator)
+        if prompts is None:
+            prompts = torch.randint(0, 1 << 30, (requests,), generator=generator)
         out = _Recorder(requests)
         last = torch.zeros(requests, 2, dtype=torch.int64)  # last two tokens
         count = torch.zeros(requests, dtype=torch.int64)
@@ -133,20 +142,24 @@ class Engine:
             draft_rows = self.world.draft[contexts[:, :-1]] if self.kind is DrafterKind.DENSE else None
             found = self._verify(target_rows, drafts, lengths, draft_rows, accept_uniforms, next_uniforms)
             emitted = torch.minimum(found.num_accepted + 1, LENGTH - count[active])
+            width = VOCAB if self.traced else 1  # who only wants the tokens is spared the rows
+            seen = self.world.target[:, :width]
             rows = gather_emitted(
                 found,
-                self.world.target[contexts],
+                seen[contexts],
                 drafts,
                 lengths,
-                draft_rows,
+                None if draft_rows is None else draft_rows[..., :width],
                 accept_uniforms,
                 num_emitted=emitted,
                 greedy=torch.zeros(len(active), dtype=torch.bool),
                 pit_uniforms=torch.rand(len(active), self.k + 1, generator=generator, dtype=torch.float64),
-                previous_probs=self.world.target[previous[active]],
+                previous_probs=seen[previous[active]],
                 has_previous=count[active] > 0,
+                unfiltered_probs=None if self.world.unfiltered is None else self.world.unfiltered[contexts],
             )
-            out.add(active, count[active], rows.owner, rows.position_in_round, rows.tokens, trace_rows(rows, want_tv=want_tv))
+            columns = trace_rows(rows, want_tv=want_tv) if self.traced else {}
+            out.add(active, count[active], rows.owner, rows.position_in_round, rows.tokens, columns)
             out.note(active, lengths, found, emitted)
             written = torch.cat([last[active], self._written(drafts, found)], 1)  # [active, 2 + k + 1]
             ends = torch.stack([emitted, emitted + 1], 1)

@@ -37,6 +37,9 @@ def generation(arm: Arm, ordinal: int) -> Generation:
         error=None if candidate else "the baseline failed",
         trace=Columns(3, {"log_prob": struct.pack("<3f", -0.1, float("nan"), -0.0)}) if candidate else None,
         rows=Columns(2, {"row_tv": struct.pack("<2f", 1e-45, 0.5)}),
+        request_digest="0d" * 16 if candidate else "",
+        valid=candidate,
+        agrees=False if candidate else None,
     )
 
 
@@ -55,4 +58,5 @@ def pair(claim: Claim, *, error: str | None = None) -> Pair:
         calibration_hash="calibration",
         baseline_timing=Timing(0.1, 0.1 + 0.2, 2),
         error=error,
+        control=claim.control,
     )

@@ -9,11 +9,19 @@ from dataclasses import replace
 import pytest
 
 from canary.domain.errors import ConflictError
-from canary.flow.ports import Claim, Store
+from canary.flow.ports import Claim, ControlRule, Store, no_controls
 from tests.store.samples import ROLLOUT, pair, prompt
 
 
-def claim(store: Store, limit: int, *, now: float = 0.0, before: int | None = None, max_retries: int = 1) -> list[Claim]:
+def claim(
+    store: Store,
+    limit: int,
+    *,
+    now: float = 0.0,
+    before: int | None = None,
+    max_retries: int = 1,
+    control: ControlRule = no_controls,
+) -> list[Claim]:
     with store.transaction() as tx:
         rollout = tx.rollouts.get("math", lock=True)
         assert rollout is not None
@@ -25,6 +33,7 @@ def claim(store: Store, limit: int, *, now: float = 0.0, before: int | None = No
             now=now,
             lease_seconds=10.0,
             max_retries=max_retries,
+            control=control,
         )
         tx.commit()
     return found
@@ -59,6 +68,29 @@ def test_ordinals_follow_arrival_and_other_routes_do_not_count(filled: Store) ->
     assert {c.tries for c in claims} == {0}
     assert len({c.token for c in claims}) == len({c.pair_id for c in claims}) == 11
     assert claim(filled, 1) == []
+
+
+def test_a_pair_is_a_control_from_its_first_claim_to_its_end(filled: Store) -> None:
+    asked: list[tuple[int, str]] = []
+
+    def control(ordinal: int, pair_id: str) -> bool:
+        asked.append((ordinal, pair_id))
+        return ordinal in (1, 2)
+
+    first = claim(filled, 4, control=control)
+    assert [c.control for c in first] == [False, True, True, False]
+    assert asked == [(c.ordinal, c.pair_id) for c in first]
+    again = claim(filled, 4, now=20.0)
+    assert [(c.ordinal, c.tries, c.control) for c in again] == [(0, 1, False), (1, 1, True), (2, 1, True), (3, 1, False)]
+    assert all(finish(filled, c) for c in again[:2])
+    assert claim(filled, 0, now=40.0) == []  # the other two are tombstones now
+    with filled.transaction() as tx:
+        items = tx.pairs.contiguous("math", "epoch", 1, after=0, limit=9)
+        stored = tx.pairs.get(again[1].pair_id)
+    assert [(i.control, i.increments is None) for i in items] == [(False, False), (True, False), (True, True), (False, True)]
+    assert stored == pair(again[1])
+    assert stored is not None
+    assert stored.control
 
 
 def test_nothing_is_claimed_beyond_the_barrier(filled: Store) -> None:

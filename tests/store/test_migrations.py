@@ -80,6 +80,19 @@ def test_down_leaves_nothing_and_up_comes_back(engine: Engine, database: str) ->
     assert names(engine) == before
 
 
+def test_claims_from_before_the_control_arm_are_none_of_it(engine: Engine, database: str) -> None:
+    """Old rows need a value once; new ones always say it themselves."""
+    with engine.begin() as connection:
+        command.downgrade(alembic_config(connection), "0001")
+        columns = "pair_id, route, epoch, attempt, ordinal, seq, state, tries, worker, lease_until, touched_at"
+        connection.execute(text(f"insert into claims ({columns}) values ('p', 'r', 'e', 1, 0, 1, 'paired', 0, 'w', 0, 0)"))
+    migrate(database)
+    with engine.connect() as connection:
+        assert connection.scalars(text("select control from claims")).all() == [False]
+        with pytest.raises(DBAPIError, match="null value"):
+            connection.execute(text(f"insert into claims ({columns}) values ('q', 'r', 'e', 1, 1, 2, 'paired', 0, 'w', 0, 0)"))
+
+
 @pytest.mark.parametrize("change", ["update audit set actor = 'me'", "delete from audit", "truncate audit"])
 def test_the_database_refuses_to_change_the_audit_log(engine: Engine, change: str) -> None:
     with engine.begin() as connection:
@@ -102,7 +115,7 @@ def test_rows_lie_in_their_day_and_leave_the_default_when_it_is_made(database: s
         tx.commit()
     assert days() == [("prompts_default", 3)]
     made = store.ensure_partitions(date(1970, 1, 1), days=1)
-    assert made == ["prompts_19700101", "prompts_19700102", "pairs_19700101", "pairs_19700102"]
+    assert made == [f"{table}_1970010{day}" for table in ("prompts", "pairs", "observations") for day in (1, 2)]
     assert days() == [("prompts_19700101", 1), ("prompts_19700102", 1), ("prompts_default", 1)]
     assert store.ensure_partitions(date(1970, 1, 1), days=1) == []
     with store.transaction() as tx:

@@ -42,9 +42,10 @@ class Walker:
                     now=now,
                     lease_seconds=5.0,
                     max_retries=1,
+                    control=lambda ordinal, pair_id: ordinal % 3 == 1 or pair_id < "2",
                 )
                 self.claims |= {(c.ordinal, c.tries): c for c in found}
-                answer = [(c.ordinal, c.tries, c.pair_id, c.prompt) for c in found]
+                answer = [(c.ordinal, c.tries, c.pair_id, c.prompt, c.control) for c in found]
             elif name == "expire":
                 answer = tx.claims.expire_all()
             elif chosen and name == "finish":
@@ -89,3 +90,4 @@ def test_both_stores_give_the_same_answers(postgres_store: PostgresStore, seed: 
     items = views[0][0]
     assert sum(item.increments is not None for item in items) > 5
     assert sum(item.increments is None for item in items) > 0
+    assert 0 < sum(item.control for item in items) < len(items)

@@ -16,6 +16,7 @@ from canary.engine import sampling, streams
 from canary.engine.drafters.base import Proposal, Round
 from canary.engine.forward import RowForward
 from canary.engine.sampling import Draw
+from canary.engine.streams import Uniforms
 
 _FIELD = "subject.drafter.model"
 _REMEDY = "Use a draft model that was made for this target."
@@ -27,15 +28,22 @@ class DraftModelDrafter:
     Args:
         model: the draft model; it may live on another device than the target.
         num_rows: rows of the loop.
-        draw: `sampling.draw`, or a drill's faulty one.
+        draw, uniforms: `sampling.draw` and `streams.uniforms`, or a drill's faulty ones.
     """
 
     kind = DrafterKind.DENSE
 
-    def __init__(self, model: PreTrainedModel, num_rows: int, draw: Draw = sampling.draw) -> None:
-        self._draw_from = draw
+    def __init__(
+        self, model: PreTrainedModel, num_rows: int, draw: Draw = sampling.draw, uniforms: Uniforms = streams.uniforms
+    ) -> None:
+        self._draw_from, self._uniforms = draw, uniforms
         self._forward = RowForward(model, num_rows, where=_FIELD)
         self._ids: list[list[int]] = [[] for _ in range(num_rows)]
+
+    @property
+    def rows(self) -> RowForward:
+        """The draft model's own loop."""
+        return self._forward
 
     def begin(self, row: int, token_ids: Sequence[int], max_length: int) -> None:
         self._forward.cache.reserve(max_length)
@@ -93,7 +101,7 @@ class DraftModelDrafter:
         if asked.rows is None:
             return logits.float().argmax(-1), None
         probs = sampling.process(logits, asked.rows)
-        uniforms = streams.uniforms(asked.keys, streams.Stream.DRAFT, (asked.positions + i)[:, None])[:, 0]
+        uniforms = self._uniforms(asked.keys, streams.Stream.DRAFT, (asked.positions + i)[:, None])[:, 0]
         drawn = self._draw_from(probs, uniforms)
         return drawn.tokens, drawn.probs
 

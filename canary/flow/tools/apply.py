@@ -8,6 +8,7 @@ from canary.domain.flag import Flag
 from canary.domain.policy import Policy
 from canary.domain.rollout import Rollout, State
 from canary.flow.ports import Store
+from canary.flow.tools.policy_files import dump
 
 
 def apply_policy(store: Store, policy: Policy, text: str, now: float, actor: str = "cli") -> Rollout:
@@ -17,11 +18,13 @@ def apply_policy(store: Store, policy: Policy, text: str, now: float, actor: str
     new attempt, since margins and thresholds are frozen when an attempt starts; a kill stays.
 
     Args:
-        text: the policy's YAML, stored as it is.
+        text: the policy's YAML, stored as it is; of a structured route, the canonical form is, which holds what files it names.
 
     Returns:
         The route's rollout.
     """
+    if policy.structured is not None:
+        text = dump(policy)
     with store.transaction() as tx:
         tx.policies.put(policy.route, policy.content_hash, text, now)
         before = tx.rollouts.get(policy.route, lock=True)

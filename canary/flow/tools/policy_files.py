@@ -13,11 +13,16 @@ from typing import Any
 
 import yaml
 
+from canary.domain.catalogue import ALL_FAULTS, CATALOGUE
+from canary.domain.drills import Drills
 from canary.domain.errors import PolicyError
-from canary.domain.policy import LIVE_GATES, Drafter, Gates, Limits, Policy, Shadow, Stage, Subject
+from canary.domain.live_policy import LIVE_GATES, LiveGates
+from canary.domain.policy import Drafter, Gates, Limits, Policy, Shadow, Stage, Subject
+from canary.flow.tools.yaml_modes import Modes
 from canary.flow.tools.yaml_nodes import At, entries, parse
 from canary.flow.tools.yaml_scalars import Duration, Flag, Number, OneOf, Text, Weight
 from canary.flow.tools.yaml_sections import Field, Items, Section, Table
+from canary.flow.tools.yaml_structured import STRUCTURED, resolved
 
 WAIVED = "waived"
 SLUG = r"[a-z0-9][a-z0-9._:-]*"
@@ -96,6 +101,8 @@ SHADOW = Section(
         "lease": Field(Duration("2m", least=1.0), "lease_seconds"),
         "max_retries": Field(Number("2", least=0, most=100, integer=True)),
         "calibration_requests": Field(Number("20", least=1, most=10_000, integer=True)),
+        "control_rate": Field(Number("0.05", least=0, most=0.5)),
+        "control_batch_size": Field(Number("4", least=1, most=1024, integer=True)),
     },
 )
 GATES = Section(
@@ -116,6 +123,15 @@ GATES = Section(
         "speed_ratio": Field(Number("1.1", above=0, below=100)),
         "min_speed_tokens": Field(Number("8", least=2, integer=True)),
         "error_margin": _rate("0.01"),
+        "watch_requests_per_day": Field(Number("10000", least=1)),
+        "speed_concurrency": Field(Number("1", least=1, most=4096, integer=True)),
+        "ttft_ratio": Field(Number("1.1", least=1, below=100)),
+        "ttft_slack": Field(Duration("5ms"), "ttft_slack_seconds"),
+        "ttft_tail_margin": _rate("0.02", below=0.5),
+        "ttft_slo": Field(Duration("500ms", least=0.001), "ttft_slo_seconds"),
+        "memory_headroom": _rate("0.1"),
+        "modes": Field(Modes()),
+        "control_limit": Field(Number("1000", least=100)),
     },
 )
 STAGE = _StageSection(
@@ -126,6 +142,15 @@ STAGE = _StageSection(
         "bake": Field(Duration("10m"), "bake_seconds"),
         "live": Field(_Live()),
         "why": Field(Text("a demo without users"), "live_waived"),
+    },
+)
+LIVE = Section(
+    LiveGates,
+    {
+        "min_requests": Field(Number("50", least=1, integer=True)),
+        "speed_ratio": Field(Number("1.05", above=0.125, below=8)),
+        "success_margin": _rate("0.02", below=0.5),
+        "thumbs_margin": _rate("0.05", below=0.5),
     },
 )
 LIMITS = Section(
@@ -139,6 +164,13 @@ LIMITS = Section(
         "kill_ramp": Field(Duration("5m"), "kill_ramp_seconds"),
         "cooldown": Field(Duration("1h"), "cooldown_seconds"),
         "bake_gap": Field(Duration("1m", least=1.0), "bake_gap_seconds"),
+    },
+)
+DRILLS = Section(
+    Drills,
+    {
+        "required": Field(Items(OneOf((ALL_FAULTS, *CATALOGUE)))),
+        "max_age": Field(Duration("7d", least=60.0), "max_age_seconds"),
     },
 )
 POLICY = Section(
@@ -155,6 +187,9 @@ POLICY = Section(
         "on_drift": Field(OneOf(("baseline", "keep"))),
         "on_no_data": Field(OneOf(("keep", "baseline"))),
         "inside_margin": Field(OneOf(("kill", "hold"))),
+        "live_gates": Field(LIVE),
+        "structured": Field(STRUCTURED),
+        "drills": Field(DRILLS),
         "labels": Field(Table(Text("platform"))),
     },
 )
@@ -166,7 +201,7 @@ def load(path: str | Path) -> Policy:
     Raises:
         PolicyError: names file, line, column and field, and says what to write instead.
     """
-    return load_text(read_text(path), str(path))
+    return load_text(read_text(path), str(path), folder=Path(path).parent)
 
 
 def read_text(path: str | Path) -> str:
@@ -184,8 +219,11 @@ def read_text(path: str | Path) -> str:
         raise PolicyError(f"is not UTF-8 at byte {error.start}.", where=str(path), remedy="Save it as UTF-8.") from error
 
 
-def load_text(text: str, name: str = "policy") -> Policy:
+def load_text(text: str, name: str = "policy", *, folder: Path | None = None) -> Policy:
     """The policy in a text; `name` stands for the file in complaints.
+
+    Args:
+        folder: where files that the policy names lie; None where it may name none.
 
     Raises:
         PolicyError: see `load`.
@@ -194,6 +232,7 @@ def load_text(text: str, name: str = "policy") -> Policy:
     policy: Policy = POLICY.read(root, at)
     try:
         _check_drafter(policy)
+        policy = replace(policy, structured=resolved(policy.structured, folder))
         policy.check()
     except PolicyError as error:
         mark = _locate(root, error.where).start_mark

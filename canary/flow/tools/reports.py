@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +14,7 @@ from canary.domain.rollout import Rollout
 from canary.flow.attempt import pinned_policy, rollout_of
 from canary.flow.ports import Transaction
 from canary.flow.tools.verdicts import exit_code
+from canary.stats.control import GATE as CONTROL_GATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class RouteVerdict:
         verdict: `pass fail inconclusive no_data killed`.
         code: its exit code, by the same table as `canary gate`.
         samples: pairs behind it.
-        needed: further requests until the slowest gate that counts in requests can pass, None if unknown.
+        needed: further requests of the route until the slowest gate whose need is known can pass, None if none is.
+        terms: what the certificates come to, in user's terms, one sentence per stratum; see `user_terms`.
         reasons: why it is no pass: the kill's, the age's or the decision's sentence, then one per gate that does not pass.
     """
 
@@ -36,6 +38,7 @@ class RouteVerdict:
     needed: int | None
     reasons: tuple[str, ...]
     policy_version: str
+    terms: tuple[str, ...] = ()
 
 
 def rfc3339(at: float | None) -> str | None:
@@ -111,6 +114,11 @@ def detail(tx: Transaction, route: str, events: int = 20) -> dict[str, object]:
     return {**summary(rollout, flag), "prompts": prompts, "last": last_decision(tx, rollout), "audit": audit}
 
 
+def control_sentence(gates: Sequence[Mapping[str, Any]]) -> str | None:
+    """What the A/A arm found, with the noise floor of the rows; None where the policy has none."""
+    return next((str(gate["sentence"]) for gate in gates if gate["gate"] == CONTROL_GATE), None)
+
+
 def _seconds(at: Any) -> float:
     return at.timestamp() if isinstance(at, datetime) else float(at)
 
@@ -168,9 +176,9 @@ def _too_old(tx: Transaction, rollout: Rollout, decided_at: float, now: float) -
 def _verdict(
     rollout: Rollout, code: ExitCode, decision: Mapping[str, Any], gates: list[dict[str, Any]], num_pairs: int, why: list[str]
 ) -> RouteVerdict:
-    sentences = {g["gate"]: str(g["sentence"]) for g in gates}
+    sentences = {("live " if g.get("source") == "live" else "") + g["gate"]: str(g["sentence"]) for g in gates}
     missing = decision["missing"]
-    needed = [int(m["needed"]) for m in missing if m["needed"] is not None and m["unit"] == "requests"]
+    needed = [n for m in missing if (n := _needed(m, gates)) is not None]
     return RouteVerdict(
         route=rollout.route,
         ok=code is ExitCode.PASS,
@@ -180,4 +188,24 @@ def _verdict(
         needed=max(needed) if needed else None,
         reasons=(*why, *(sentences.get(m["gate"]) or f"{m['gate']}: {m['reason']}" for m in missing)),
         policy_version=rollout.policy_hash,
+        terms=user_terms(gates),
     )
+
+
+def _needed(missing: Mapping[str, Any], gates: list[dict[str, Any]]) -> int | None:
+    """Requests of the route that a gate waits for: as the gate says for its stratum that is short, else what it counts itself."""
+    told = next((g.get("details", {}).get("needed_requests") for g in gates if g["gate"] == missing["gate"]), None)
+    if told is not None:
+        return int(told)
+    return int(missing["needed"]) if missing["needed"] is not None and missing["unit"] == "requests" else None
+
+
+def user_terms(gates: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """What the certificates come to, one sentence per tested stratum; see `stats.terms`.
+
+    Args:
+        gates: in the plain form that the control loop keeps.
+    """
+    found: list[Any] = [g.get("details", {}).get("user_terms", []) for g in gates if g["gate"] == "losslessness"]
+    told = found[0] if found else []
+    return tuple(str(each["sentence"]) for each in told)

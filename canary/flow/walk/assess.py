@@ -5,16 +5,18 @@ Folding only adds what workers stored, so any split of the work gives bit-equal 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from canary.domain.evidence import Evidence
 from canary.domain.rollout import Rollout
-from canary.flow.attempt import battery, calibrated, context, engine_of, locked_rollout, pinned_policy
+from canary.flow import drills
+from canary.flow.attempt import calibrated, context, controlled, engine_of, locked_rollout, pinned_policy
+from canary.flow.live import watch
 from canary.flow.ports import EngineInfo, Store, Transaction
 from canary.stats import calibration as calibrations
-from canary.stats.battery import Battery
+from canary.stats.controlled import ControlledBattery, ControlledState
 from canary.stats.part import Calibration, Context
-from canary.stats.state import State
 
 FOLD_BATCH = 500
 
@@ -44,17 +46,20 @@ def _fold(tx: Transaction, rollout: Rollout, record: dict[str, Any], now: float)
     engine = engine_of(record["engine"])
     ctx = context(policy, rollout.attempt, engine, None)
     frozen = _calibration(tx, rollout, ctx, policy.shadow.calibration_requests)
-    built = battery(calibrated(ctx, frozen) if frozen else ctx)
-    state = State.from_json(record["battery"]) if record["battery"] else built.start()
+    built = controlled(policy, calibrated(ctx, frozen) if frozen else ctx)
+    state = built.load(record)
     items = tx.pairs.contiguous(*key, after=state.folded, limit=FOLD_BATCH)
     state = built.fold(state, items)
-    if items or not record["battery"]:
-        tx.evidence.put(*key, {**record, "battery": state.to_json()})
-    return _evidence(rollout, engine, built, state, now), len(items) == FOLD_BATCH
+    live = watch(tx, rollout, policy, record, now)
+    if items or live.record is not None or not record["battery"]:
+        tx.evidence.put(*key, {**record, **state.to_json(), "live": live.record or record.get("live")})
+    evidence = _evidence(rollout, engine, built, state, now)
+    asked = drills.gates(tx, rollout, policy, now)
+    return replace(evidence, gates=evidence.gates + live.gates + asked), len(items) == FOLD_BATCH or live.more
 
 
 def _calibration(tx: Transaction, rollout: Rollout, ctx: Context, requests: int) -> Calibration | None:
-    """The attempt's frozen calibration, made as soon as its first ordinals are all finished."""
+    """The attempt's frozen calibration, made as soon as its first ordinals are all finished; A/A pairs take no part."""
     key = (rollout.route, rollout.epoch, rollout.attempt)
     stored = tx.evidence.get_calibration(*key)
     if stored is not None:
@@ -62,22 +67,23 @@ def _calibration(tx: Transaction, rollout: Rollout, ctx: Context, requests: int)
     pairs = tx.pairs.first(*key, requests)
     if pairs is None:
         return None
-    made = calibrations.calibrate(pairs, ctx)
+    made = calibrations.calibrate([p for p in pairs if p is None or not p.control], ctx)
     tx.evidence.put_calibration(*key, calibrations.to_json(made))
     return made
 
 
-def _evidence(rollout: Rollout, engine: EngineInfo, built: Battery, state: State, now: float) -> Evidence:
+def _evidence(rollout: Rollout, engine: EngineInfo, built: ControlledBattery, state: ControlledState, now: float) -> Evidence:
     return Evidence(
         route=rollout.route,
         epoch=rollout.epoch,
         attempt=rollout.attempt,
         folded=state.folded,
-        num_pairs=state.num_pairs,
-        num_failed=state.num_failed,
+        num_pairs=state.main.num_pairs,
+        num_failed=state.main.num_failed,
         gates=built.assess(state),
         subject=rollout.epoch,
         engine=engine.fingerprint,
         assessed_at=now,
-        newest_pair_at=state.newest_pair_at,
+        newest_pair_at=state.main.newest_pair_at,
+        num_control=state.control.num_pairs,
     )

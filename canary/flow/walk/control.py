@@ -64,6 +64,7 @@ def _remember(
         "folded": evidence.folded if evidence else 0,
         "num_pairs": evidence.num_pairs if evidence else 0,
         "num_failed": evidence.num_failed if evidence else 0,
+        "num_control": evidence.num_control if evidence else 0,
     }
     key = (before.route, before.epoch, before.attempt)
     record = tx.evidence.get(*key)

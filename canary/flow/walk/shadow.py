@@ -16,15 +16,15 @@ from canary.domain.pairs import Arm, Generation, Pair, Timing
 from canary.domain.policy import Policy
 from canary.domain.rollout import Rollout
 from canary.domain.step import new_epoch
-from canary.flow import arms
-from canary.flow.attempt import battery, context, engine_of, engine_record, locked_rollout, pinned_policy
+from canary.flow import arms, structured
+from canary.flow.attempt import context, controlled, engine_of, engine_record, locked_rollout, pinned_policy
 from canary.flow.epochs import next_attempt, require_not_left, require_pinned
 from canary.flow.outlook import Outlook
 from canary.flow.ports import ArmRequest, Claim, EngineInfo, Observer, ShadowEngine, Store
 from canary.flow.walk.publish import publish
-from canary.stats.battery import Battery, pack
+from canary.stats.battery import pack
 from canary.stats.calibration import from_json as calibration_from_json
-from canary.stats.state import State
+from canary.stats.controlled import ControlledBattery
 
 Clock = Callable[[], float]
 OUTLOOK_LIMIT = 500  # stored pairs not folded yet that a claim looks at, under the route's row lock
@@ -46,7 +46,7 @@ class Work:
 
     policy: Policy
     claims: Sequence[Claim]
-    battery: Battery
+    battery: ControlledBattery
     outlook: Outlook
     calibrating: bool
 
@@ -76,7 +76,13 @@ def announce(store: Store, route: str, info: EngineInfo, now: float, *, policy_h
             rollout = step.rollout
         key = (route, rollout.epoch, rollout.attempt)
         if rollout.epoch == info.fingerprint and tx.evidence.get(*key) is None:
-            record = {"engine": engine_record(info), "policy": rollout.policy_hash, "battery": None, "last": None}
+            record = {
+                "engine": engine_record(info),
+                "policy": rollout.policy_hash,
+                "battery": None,
+                "control": None,
+                "last": None,
+            }
             tx.evidence.put(*key, record)
         tx.commit()
     return rollout
@@ -114,8 +120,8 @@ def claim(
         policy = pinned_policy(tx, rollout)
         frozen = tx.evidence.get_calibration(*key)
         calibration = calibration_from_json(frozen) if frozen else None
-        built = battery(context(policy, rollout.attempt, engine_of(record["engine"]), calibration))
-        state = State.from_json(record["battery"]) if record["battery"] else built.start()
+        built = controlled(policy, context(policy, rollout.attempt, engine_of(record["engine"]), calibration))
+        state = built.load(record)
         claims = tx.claims.claim(
             rollout,
             limit=limit or policy.shadow.batch_size,
@@ -124,6 +130,7 @@ def claim(
             now=now,
             lease_seconds=policy.shadow.lease_seconds,
             max_retries=policy.shadow.max_retries,
+            control=arms.control_rule(policy.shadow),
         )
         stored = tx.pairs.contiguous(*key, after=state.folded, limit=OUTLOOK_LIMIT) if claims else []
         outlook = Outlook(built, state, stored, drill=policy.subject.fault is not None)
@@ -138,9 +145,9 @@ def give_back(store: Store, claims: Sequence[Claim]) -> None:
         tx.commit()
 
 
-def _requests(work: Work, arm: Arm) -> list[ArmRequest]:
-    limit = work.policy.shadow.max_tokens
-    return [ArmRequest(c.prompt, c.prompt.params.clamped(limit), arms.arm_key(c.pair_id, arm)) for c in work.claims]
+def _request(work: Work, claimed: Claim, arm: Arm) -> ArmRequest:
+    params = claimed.prompt.params.clamped(work.policy.shadow.max_tokens)
+    return ArmRequest(claimed.prompt, params, arms.arm_key(claimed.pair_id, arm), claimed.control and arm is Arm.CANDIDATE)
 
 
 def run(work: Work, engine: ShadowEngine, alive: Callable[[], None], observer: Observer) -> list[Pair]:
@@ -153,32 +160,35 @@ def run(work: Work, engine: ShadowEngine, alive: Callable[[], None], observer: O
         One pair per claim, with its increments.
     """
     ran = arms.order(work.claims[0].pair_id)
-    done: dict[Arm, Sequence[Generation]] = {}
     engine.calibrating = work.calibrating
+    done: dict[Arm, Sequence[Generation]] = {}
     for arm in ran:
-        done[arm] = arms.generate(engine, _requests(work, arm), arm, alive=alive, observer=observer)
+        requests = [_request(work, claimed, arm) for claimed in work.claims]
+        done[arm] = arms.generate(engine, requests, arm, alive=alive, observer=observer)
         alive()
     pairs = []
     for at, claimed in enumerate(work.claims):
-        baseline, candidate = done[Arm.BASELINE][at], done[Arm.CANDIDATE][at]
+        answers = (done[arm][at] for arm in (Arm.BASELINE, Arm.CANDIDATE))
+        baseline, candidate = structured.judge(work.policy.structured, *answers)
         timings: dict[Arm, Timing | None] = {}
-        if work.outlook.wants_timing and not baseline.error and not candidate.error:
-            timings = _time(work, engine, at, observer)
+        if work.outlook.wants(control=claimed.control) and not baseline.error and not candidate.error:
+            timings = _time(work, engine, claimed, observer)
             alive()
         pairs.append(_pair(work, claimed, ran[0], baseline, candidate, timings))
         work.outlook.add(pairs[-1])
     return pairs
 
 
-def _time(work: Work, engine: ShadowEngine, at: int, observer: Observer) -> dict[Arm, Timing | None]:
-    both = arms.order(work.claims[at].pair_id)
-    return {arm: arms.time(engine, _requests(work, arm)[at], arm, observer=observer) for arm in both}
+def _time(work: Work, engine: ShadowEngine, claimed: Claim, observer: Observer) -> dict[Arm, Timing | None]:
+    both = arms.order(claimed.pair_id)
+    return {arm: arms.time(engine, _request(work, claimed, arm), arm, observer=observer) for arm in both}
 
 
 def _pair(
     work: Work, claimed: Claim, first: Arm, baseline: Generation, candidate: Generation, timings: dict[Arm, Timing | None]
 ) -> Pair:
-    calibration = work.battery.context.calibration
+    built = work.battery.of(control=claimed.control)
+    calibration = built.context.calibration
     pair = Pair(
         pair_id=claimed.pair_id,
         route=claimed.route,
@@ -193,10 +203,11 @@ def _pair(
         calibration_hash=calibration.hash if calibration else "",
         baseline_timing=timings.get(Arm.BASELINE),
         candidate_timing=timings.get(Arm.CANDIDATE),
+        control=claimed.control,
     )
-    increments = work.battery.increments(pair)
+    increments = built.increments(pair)
     if increments is None:
-        return replace(pair, error=work.battery.problem(pair))
+        return replace(pair, error=built.problem(pair))
     return replace(pair, increments=pack(increments))
 
 

@@ -1,0 +1,58 @@
+"""The error budget, stated once: how often an exact candidate may be killed, a lossy one certified, or a page be false.
+
+Statistics and rules read their levels and weights from here and never write one of their own.
+Source: statistics 0b.4, 0b.5, 4 and 5.
+"""
+
+from __future__ import annotations
+
+import math
+
+KILL_ALPHA = 0.01  # of each kill e-value and of every promotion gate, in attempt 1; a policy may say less in `gates.alpha`
+
+# The e-values that may kill, each at the attempt's alpha; economy kills nothing.
+KILL_E_VALUES = ("losslessness", "errors")
+
+# Weights of the losslessness e-value. A weighted mean of e-processes needs no correction; a test that is not built, or that says
+# nothing about a route, counts 0, which only makes the mean smaller.
+FULL_WEIGHT = 0.5  # bank and PIT of the sampled stratum, logit gap of the greedy one
+ACC_WEIGHT = 0.1  # the accept draw
+RES_WEIGHT = 0.1  # the recovered draw
+XREQ_WEIGHT = 0.1  # randomness shared between requests
+OUTLIER_WEIGHT = 0.1  # rows far from the reference
+TEXT_WEIGHT = 0.1  # held for engines of which only texts are known; no such test feeds this e-value
+
+PAGE_AT = 20.0  # losslessness e-value from which a person is told and nothing advances
+CONTROL_LIMIT = 1000.0  # e-value of the baseline against itself (A/A) from which the measuring counts as broken
+CONFIRM_ALPHA = 0.001  # of the e-process that starts from nothing when a change is suspected after promotion; only that kills
+RATIO_ALPHA = 0.001  # of every sample-ratio mismatch (SRM)
+DAYS_PER_FALSE_PAGE = 3650  # of the change detector: one false page in ten years a route
+
+
+def alpha_of(alpha: float, attempt: int) -> float:
+    """Error budget of one attempt: alpha for the first, then alpha * 6 / (pi^2 j^2) (statistics 0b.4).
+
+    Args:
+        alpha: of the first attempt.
+        attempt: j, from 1.
+    """
+    if attempt < 1:
+        raise ValueError(f"attempt {attempt} does not exist, attempts count from 1")
+    return alpha if attempt == 1 else alpha * 6 / (math.pi**2 * attempt**2)
+
+
+def lifetime_alpha(alpha: float) -> float:
+    """Sum of `alpha_of` over all attempts of an epoch, however many: alpha * (2 - 6 / pi^2), about 1.392 alpha.
+
+    The series of 1 / j^2 sums to pi^2 / 6 (Euler); from the second attempt on 6 / pi^2 of it is spent, less the first term.
+    """
+    return alpha * (2 - 6 / math.pi**2)
+
+
+def run_length(requests_per_day: float) -> float:
+    """Mean number of requests between two false pages of the change detector (statistics 0b.5), at least 1.
+
+    Args:
+        requests_per_day: of the route's mirrored traffic.
+    """
+    return max(1.0, requests_per_day * DAYS_PER_FALSE_PAGE)

@@ -1,0 +1,37 @@
+"""Reader of a policy's gate modes: which gates count less or otherwise than they ordinarily do, and why.
+
+A gate that a promotion cannot do without has no mode, and naming it here is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from canary.domain.modes import MODES, GateMode, Mode
+from canary.flow.tools.yaml_nodes import At, entries, nearest
+from canary.flow.tools.yaml_scalars import OneOf, Text
+from canary.flow.tools.yaml_sections import Field, Section
+
+
+class Modes:
+    """A mapping from gates to how much they count, each with its reason."""
+
+    of = Section(GateMode, {"mode": Field(OneOf(tuple(Mode))), "why": Field(Text("the route times few requests"))})
+
+    def read(self, node: yaml.Node, at: At) -> tuple[GateMode, ...]:
+        found = []
+        for gate, (key, child) in entries(node, at).items():
+            if gate not in MODES:
+                remedy = f"{nearest(gate, MODES)}Gates with a mode: {', '.join(MODES)}; every other gate is required."
+                raise at.error(key, f"has no gate {gate!r}", remedy)
+            values = self.of.values(child, at.child(gate))
+            found.append(GateMode(gate, Mode(values["mode"]), values["why"]))
+        return tuple(sorted(found, key=lambda m: m.gate))
+
+    def write(self, value: tuple[GateMode, ...]) -> dict[str, Any]:
+        return {m.gate: {"mode": m.mode.value, "why": m.why} for m in value}
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "object", "additionalProperties": False, "properties": dict.fromkeys(MODES, self.of.schema())}

@@ -1,0 +1,103 @@
+"""Row distances by position bucket, so that what goes wrong late in an answer is not averaged away (statistics 0b.3).
+
+The replay of a tenth of the answers through k = 0 can refute a route, by outliers; its means are shown and never judged, because
+in 16 bit two kernels differ by as much as two arms. It certifies nothing: the outlier gate does, on every answer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from canary.domain.pairs import Pair
+from canary.stats.bounded import log_mixed
+from canary.stats.part import Context, Sums, Vector
+from canary.stats.rates import rate_above, rate_upper
+from canary.stats.strata import row_column
+
+STARTS = (0, 16, 64, 256)  # first position of each bucket; the last one is open
+ENDS = (*STARTS[1:], 1 << 62)
+BUCKETS = ("0-15", "16-63", "64-255", "256+")
+EXACT_TAU_ROW = 1e-3  # TV; fp32 rows of any two kernels agree to .00000 (statistics 3.6)
+_COUNTS = ("candidate_rows", "candidate_tv", "baseline_rows", "baseline_tv", "replayed_rows", "replayed_tv", "replayed_events")
+_NOTHING = [0.0] * (3 * len(BUCKETS))  # of a replay that there is not
+
+NAMES = tuple(f"{bucket}.{count}" for count in _COUNTS for bucket in BUCKETS)
+
+
+def tau(context: Context) -> float:
+    """Replay distance from which a row is an outlier."""
+    return min(context.gates.tau_row, EXACT_TAU_ROW) if context.exact_rows else context.gates.tau_row
+
+
+def increments(context: Context, pair: Pair) -> list[float]:
+    """What one scored pair adds: rows and clipped distances of both arms, and of the replay where there is one.
+
+    Returns:
+        In the order of `NAMES`.
+
+    Raises:
+        ValueError: a column is missing or does not fit the text.
+    """
+    rows, limit = pair.candidate.rows, context.gates.tau_row
+    assert rows is not None
+    assert pair.baseline.rows is not None
+    found: list[float] = []
+    for each in (rows, pair.baseline.rows):
+        found += _by_bucket(np.minimum(row_column(each, "row_tv"), limit))
+    if "replay_tv" not in rows.data:
+        return found + _NOTHING
+    replayed = row_column(rows, "replay_tv")
+    return found + _by_bucket(np.minimum(replayed, limit)) + _sums((replayed > tau(context)).astype(np.float64))
+
+
+def _by_bucket(values: Vector) -> list[float]:
+    """Rows of every bucket, then the sum of its values; values [tokens]."""
+    return [float(max(min(end, len(values)) - start, 0)) for start, end in zip(STARTS, ENDS, strict=True)] + _sums(values)
+
+
+def _sums(values: Vector) -> list[float]:
+    return [float(values[start:end].sum()) if start < len(values) else 0.0 for start, end in zip(STARTS, ENDS, strict=True)]
+
+
+def log_e(context: Context, sums: Sums, prefix: str) -> float:
+    """Log of the mean over buckets of the e-processes against "a replayed row is an outlier at most at the gate's rate".
+
+    Args:
+        sums: with `NAMES` behind the prefix.
+    """
+    each = [
+        rate_above(sums[f"{prefix}{b}.replayed_events"], sums[f"{prefix}{b}.replayed_rows"], context.gates.outlier_rate)
+        for b in BUCKETS
+    ]
+    return log_mixed(np.stack(each, axis=-1), np.full(len(BUCKETS), 1 / len(BUCKETS)))
+
+
+def refuted(context: Context, sums: Sums, prefix: str) -> tuple[str, str]:
+    """(reason code, sentence) once `log_e` has crossed; the sentence names the bucket with the largest share of outliers."""
+    share = {b: sums[f"{prefix}{b}.replayed_events"] / max(sums[f"{prefix}{b}.replayed_rows"], 1.0) for b in BUCKETS}
+    bucket = max(share, key=lambda b: share[b])
+    events, rows = sums[f"{prefix}{bucket}.replayed_events"], sums[f"{prefix}{bucket}.replayed_rows"]
+    sentence = (
+        f"{events:.0f} of {rows:.0f} rows at positions {bucket} are farther than {tau(context):g} from those of k = 0 on the "
+        f"same text, proven to be more than {context.gates.outlier_rate:g} of them: speculation leaves something in the cache."
+    )
+    return "replay_differs", sentence
+
+
+def details(context: Context, sums: Sums, prefix: str) -> dict[str, object]:
+    """What is shown per bucket: mean distances, rows replayed, and the upper bound of the outliers' rate; plain JSON values."""
+    shown: dict[str, object] = {}
+    for bucket in BUCKETS:
+        seen = {name: sums[f"{prefix}{bucket}.{name}"] for name in _COUNTS}
+        if not seen["candidate_rows"]:
+            continue
+        rows, events = seen["replayed_rows"], seen["replayed_events"]
+        shown[bucket] = {
+            "candidate_distance": seen["candidate_tv"] / seen["candidate_rows"],
+            "noise_floor": seen["baseline_tv"] / seen["baseline_rows"] if seen["baseline_rows"] else None,
+            "replay_distance": seen["replayed_tv"] / rows if rows else None,
+            "replayed_rows": int(rows),
+            "replay_outliers": int(events),
+            "replay_outlier_rate_below": rate_upper(events, rows, context.alpha) if rows else None,
+        }
+    return shown
