@@ -37,6 +37,7 @@ COMPONENTS: tuple[tuple[float, tuple[str, ...]], ...] = (
 COMPONENT_KEYS = tuple(key for _, keys in COMPONENTS for key in keys)
 # Of these the bank may know better: what is wrong with the rows shows in how drafts are judged, too.
 UNSPECIFIC = ("acc", "acc_over", "acc_under", "res", "resv")
+UNNAMED = ("pit_id", "pit_ratio", "res_pit")  # they see that something leans, never what does
 
 
 def weights(log_e: Mapping[str, float], strata: Mapping[Stratum, float]) -> dict[str, float]:
@@ -68,15 +69,18 @@ def suspect(log_e: Mapping[str, float], strata: Mapping[Stratum, float], diagnos
     """Name in `SUSPECTS` of what explains the evidence best: the heaviest term, and within the bank its leading alternative.
 
     The bank names the fault as soon as its leading bet alone would page: an unnamed shift in the PIT is then the same fault seen
-    less sharply, and so are odd verdicts unless the bank, too, sees the draft or the residual in them.
+    less sharply, and so are odd verdicts unless the bank, too, sees the draft or the residual in them. An unnamed shift beside
+    recovered tokens that no residual has is a wrong residual.
     """
     shares = weights(log_e, strata)
     heaviest = max(shares, key=lambda key: math.log(shares[key]) + log_e[key])
     if not diagnosis.leads:
         return heaviest
     paging = diagnosis.leads[0].log_wealth >= math.log(budget.PAGE_AT)
-    if heaviest in MAIN[Stratum.SAMPLED]:
-        return diagnosis.name if heaviest == "bank" or paging else heaviest
+    if heaviest == "bank" or (heaviest in MAIN[Stratum.SAMPLED] and paging):
+        return diagnosis.name
+    if heaviest in UNNAMED and log_e.get("resv", 0.0) >= math.log(budget.PAGE_AT):
+        return "resv"
     if heaviest in UNSPECIFIC and paging and diagnosis.name not in DRAFT_FAMILY:
         return diagnosis.name
     return heaviest
