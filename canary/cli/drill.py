@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import time
 from collections.abc import Sequence
@@ -12,13 +11,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from canary import telemetry, wiring
 from canary.cli.gate import read_prompts
 from canary.cli.progress import progress_bar
+from canary.cli.terminal import standard_output, user
 from canary.domain.catalogue import CATALOGUE, FaultEntry
 from canary.domain.drills import CLEAN, FaultResult, Outcome, exit_code, power
 from canary.domain.errors import NoDataError, UsageError
@@ -77,7 +76,7 @@ def drill(
     from_files = policy is not None or prompts is not None
     with nullcontext() if from_files else wiring.open_store() as store:
         asked = _from_files(policy, prompts, route) if store is None else _from_store(store, route, requests)
-        code = _drill(asked, entries, requests, threads, actor or _user(), as_json)
+        code = _drill(asked, entries, requests, threads, actor or user(), as_json)
     raise typer.Exit(code)
 
 
@@ -135,7 +134,7 @@ def _drill(asked: _Asked, entries: Sequence[FaultEntry], requests: int, threads:
 
 
 def _print(results: Sequence[FaultResult], route: str, *, complete: bool) -> None:
-    out = _console()
+    out = standard_output()
     caught = power(results)
     title = f"{route}: " + (
         "no fault can show here" if caught is None else f"{caught:.0%} of the faults that can show were caught"
@@ -160,7 +159,7 @@ def _print_catalogue(as_json: bool) -> None:
         seen = "nobody: harmless" if e.harmless else e.detector
         kinds, strata = ("any" if len(group) == 2 else ", ".join(group) for group in (sorted(e.kinds), sorted(e.strata)))
         table.add_row(*(Text(cell) for cell in (e.name, e.catalogue_id, e.summary, seen, kinds, strata)))
-    _console().print(table)
+    standard_output().print(table)
 
 
 def _entry(entry: FaultEntry) -> dict[str, object]:
@@ -179,16 +178,3 @@ def _entry(entry: FaultEntry) -> dict[str, object]:
         "harmless": entry.harmless,
         "blind": entry.blind,
     }
-
-
-def _console() -> Console:
-    """A console on today's standard output; wide when that is a file, so that nothing is cut."""
-    console = Console()
-    return console if console.is_terminal else Console(width=200)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown user"

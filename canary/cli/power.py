@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from canary.cli.terminal import standard_output
 from canary.flow.tools import power as outlook
 from canary.wiring import open_store
 
@@ -29,8 +29,7 @@ def power(route: Route, requests: Requests = outlook.HORIZON, as_json: AsJson = 
     if as_json:
         print(json.dumps(asdict(found)))
         return
-    console = Console()
-    console = console if console.is_terminal else Console(width=160)
+    console = standard_output(file_width=160)
     per_day = "unknown traffic" if found.requests_per_day is None else f"{found.requests_per_day:.4g} requests a day"
     console.print(
         Text(

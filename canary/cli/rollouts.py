@@ -5,7 +5,6 @@ Reading and killing leave the database's schema alone: neither may wait for a mi
 
 from __future__ import annotations
 
-import getpass
 import json
 import time
 from collections.abc import Mapping
@@ -14,10 +13,10 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from canary.cli.terminal import standard_output, user
 from canary.domain.rollout import Rollout
 from canary.flow.attempt import rollout_of
 from canary.flow.tools import commands, observations, reports
@@ -56,7 +55,7 @@ def list_(as_json: AsJson = False) -> None:
         table.add_row(
             *(Text(str(v)) for v in (row["route"], state, row["stage"], _percent(row["weight"]), row["attempt"], reason))
         )
-    _console().print(table)
+    standard_output().print(table)
 
 
 @app.command()
@@ -67,7 +66,7 @@ def show(route: Route, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(found))
         return
-    console = _console()
+    console = standard_output()
     facts = Table(show_header=False, title=f"Route {route}", title_justify="left")
     for name in ("state", "stage", "weight", "killed", "kill_reason", "reason", "attempt", "epoch", "policy_version", "prompts"):
         facts.add_row(name, Text(_percent(found[name]) if name == "weight" else str(found[name])))
@@ -94,7 +93,7 @@ def explain(route: Route, as_json: AsJson = False) -> None:
         found = {"verdict": verdict.verdict, "code": verdict.code, "needed": verdict.needed, "terms": verdict.terms}
         print(json.dumps({**overview, **found, "last": last}))
         return
-    console = _console()
+    console = standard_output()
     console.print(Text(f"{route}: {verdict.verdict}", style=COLOURS[verdict.verdict]))
     console.print(Text(f"state {overview['state']}, stage {overview['stage'] or '-'}, weight {_percent(overview['weight'])}"))
     if overview["killed"]:
@@ -117,7 +116,7 @@ def explain(route: Route, as_json: AsJson = False) -> None:
 def kill(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = False) -> None:
     """Turn the route's kill switch on: all traffic gets the baseline. A second kill changes nothing."""
     with open_store(migrate=False) as store:
-        flag = commands.kill(store, route, reason, actor or _user(), time.time())
+        flag = commands.kill(store, route, reason, actor or user(), time.time())
     if as_json:
         print(json.dumps({"route": route, "killed": flag.killed, "kill_reason": flag.kill_reason, "weight": flag.weight}))
         return
@@ -128,7 +127,7 @@ def kill(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = Fa
 def unkill(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = False) -> None:
     """Undo a kill: the route starts again in shadow, at weight 0, with a new attempt."""
     with open_store() as store:
-        rollout = commands.unkill(store, route, reason, actor or _user(), time.time())
+        rollout = commands.unkill(store, route, reason, actor or user(), time.time())
     _print_order(rollout, as_json)
 
 
@@ -139,7 +138,7 @@ def resume(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = 
     What held it holds it again if nothing has changed; a shadow that has used up its requests needs `retry`.
     """
     with open_store() as store:
-        rollout = commands.resume(store, route, reason, actor or _user(), time.time())
+        rollout = commands.resume(store, route, reason, actor or user(), time.time())
     _print_order(rollout, as_json)
 
 
@@ -147,7 +146,7 @@ def resume(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = 
 def retry(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = False) -> None:
     """Open the next attempt of a held or rolled back rollout: shadow, weight 0, no evidence; a cool-down is waited for."""
     with open_store() as store:
-        rollout = commands.retry(store, route, reason, actor or _user(), time.time())
+        rollout = commands.retry(store, route, reason, actor or user(), time.time())
     _print_order(rollout, as_json)
 
 
@@ -177,19 +176,6 @@ def _print_order(rollout: Rollout, as_json: bool) -> None:
         print(json.dumps({"route": rollout.route, "killed": rollout.killed, "state": state, "attempt": rollout.attempt}))
         return
     print(f"{rollout.route} is in {state} again, attempt {rollout.attempt}.")
-
-
-def _console() -> Console:
-    """A console on today's standard output; wide when that is a file, so that nothing is cut."""
-    console = Console()
-    return console if console.is_terminal else Console(width=200)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown user"
 
 
 def _percent(weight: Any) -> str:

@@ -16,7 +16,6 @@ from canary.domain.policy import Policy
 from canary.domain.rollout import Rollout
 from canary.flow.ports import EngineInfo, Transaction
 from canary.flow.tools.policy_files import load_text
-from canary.stats.battery import Battery, default_parts
 from canary.stats.controlled import ControlledBattery
 from canary.stats.part import Calibration, Context
 
@@ -75,14 +74,9 @@ def context(policy: Policy, attempt: int, engine: EngineInfo, calibration: Calib
     )
 
 
-def battery(ctx: Context) -> Battery:
-    """The candidate's whole battery for one attempt."""
-    return Battery(ctx, default_parts())
-
-
 def controlled(policy: Policy, ctx: Context) -> ControlledBattery:
-    """That battery and the A/A arm's."""
-    return ControlledBattery(ctx, battery(ctx), asked=policy.shadow.control_rate > 0)
+    """The candidate's whole battery for one attempt, and the A/A arm's."""
+    return ControlledBattery(ctx, asked=policy.shadow.control_rate > 0)
 
 
 def calibrated(ctx: Context, calibration: Calibration) -> Context:

@@ -95,7 +95,7 @@ def judge(battery: Battery, state: State) -> GateEvidence:
     loudest, noise = _loudest(log_e, strata), _noise(battery.sums_of(state, "row_gate"))
     failed = peak >= math.log(gates.control_limit)
     tail = "".join(f"; {s} rows are {d['control']:.4f} from the reference, against {d['baseline']:.4f}" for s, d in noise.items())
-    facts = f"A/A e-value {_shown(peak if failed else now)} of {gates.control_limit:g} after {n} pairs"
+    facts = f"A/A e-value {losslessness.shown(peak if failed else now)} of {gates.control_limit:g} after {n} pairs"
     sentence = (
         f"The harness, not the candidate, is at fault: the baseline differs from itself ({facts}); {WORDS[loudest]}."
         if failed
@@ -143,7 +143,3 @@ def _timed(clock: Sums) -> dict[str, object]:
         **{name: int(clock[name]) for name in Clock.counts},
         "mean_speed_ratio": math.exp(clock["log_ratio"] / n) if n else None,
     }
-
-
-def _shown(log_value: float) -> str:
-    return f"{math.exp(log_value):.3g}" if log_value < 16 else f"1e{log_value / math.log(10):.0f}"

@@ -6,6 +6,7 @@ Counts failed arms of paired requests; tombstones and pairs set aside are the ba
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -67,50 +68,22 @@ class Errors:
         return [self._excess(context, sums), self._baseline(context, sums)]
 
     def _excess(self, context: Context, sums: Sums) -> GateEvidence:
-        margin, n = context.gates.error_margin, sums["requests"]
+        n = sums["requests"]
         candidate, baseline = (sums[f"only_{arm}"] + sums["both_failed"] for arm in ("candidate", "baseline"))
-        log_e = self.log_e(context, sums.values)
-        peak = reached(sums, log_e, "errors")
-        facts = f"{candidate:.0f} candidate and {baseline:.0f} baseline arms failed in {n:.0f} requests"
-        if peak >= log_budget(context.error_alpha):
-            found = Verdict.FAIL, "candidate_fails", f"{facts}: proven to be more than {margin:g} worse."
-        elif n < MIN_REQUESTS:
-            found = Verdict.NO_DATA, "too_few", f"{facts}; at least {MIN_REQUESTS} requests are needed."
-        elif log_e["errors"] >= math.log(SUSPICIOUS):
-            found = Verdict.INCONCLUSIVE, "suspicious", f"{facts}: nearly proven to be more than {margin:g} worse."
-        elif candidate - baseline > margin * n:
-            found = Verdict.INCONCLUSIVE, "excess_possible", f"{facts}: an excess above {margin:g}, which is not proven."
-        else:
-            found = Verdict.PASS, "no_excess", f"{facts}: no sign of an excess above {margin:g}."
-        verdict, reason, sentence = found
-        low, high = excess_interval(_outcomes(sums), context.error_alpha) if n else (None, None)
-        return GateEvidence(
+        return judge_excess(
+            context,
             self.gate,
-            GateRole.SAFETY,
-            verdict,
-            reason,
-            sentence,
-            value=(candidate - baseline) / n if n else None,
-            low=low,
-            high=high,
-            threshold=margin,
-            n=int(n),
-            needed=self._needed(verdict, reason, n, (candidate - baseline) / margin),
-            progress=min(n / MIN_REQUESTS, 1.0),
+            _outcomes(sums),
+            sums,
+            self.log_e(context, sums.values),
+            found=f"{candidate:.0f} candidate and {baseline:.0f} baseline arms failed in {n:.0f} requests",
+            failing="candidate_fails",
             details={
-                "e_value_progress": progress(peak, context.error_alpha),
                 "candidate_failed": int(candidate),
                 "baseline_failed": int(baseline),
                 **{name: int(sums[name]) for name in (*self.counts[1:], *self.finishes)},
             },
         )
-
-    @staticmethod
-    def _needed(verdict: Verdict, reason: str, n: float, enough: float) -> int | None:
-        """Further requests, none of which fails, until the gate can pass; `enough` is where the excess equals the margin."""
-        if verdict in (Verdict.PASS, Verdict.NO_DATA):
-            return max(0, MIN_REQUESTS - int(n))
-        return math.ceil(enough - n) if reason == "excess_possible" else None
 
     def _baseline(self, context: Context, sums: Sums) -> GateEvidence:
         n, failed = sums["requests"], sums["only_baseline"] + sums["both_failed"]
@@ -139,6 +112,68 @@ def _outcomes(sums: Sums) -> tuple[tuple[float, float], ...]:
     """(D, how often)."""
     same = sums["both_failed"] + sums["both_answered"]
     return (1.0, sums["only_candidate"]), (-1.0, sums["only_baseline"]), (0.0, same)
+
+
+def judge_excess(
+    context: Context,
+    gate: str,
+    outcomes: tuple[tuple[float, float], ...],
+    sums: Sums,
+    log_e: Mapping[str, float],
+    *,
+    found: str,
+    failing: str,
+    details: Mapping[str, object],
+) -> GateEvidence:
+    """A safety gate about D = candidate's fault - baseline's, in {-1, 0, 1}: is its mean above `error_margin`?
+
+    Args:
+        gate: its name, and the key of its e-process in `log_e` and in the peaks of `sums`.
+        outcomes: (D, how often).
+        found: what was counted, in words; the sentence begins with it.
+        failing: reason code of a proven excess.
+        details: shown beside the progress of the e-value.
+    """
+    margin, alpha = context.gates.error_margin, context.error_alpha
+    n, excess = sum(count for _, count in outcomes), sum(d * count for d, count in outcomes)
+    peak = reached(sums, log_e, gate)
+    if peak >= log_budget(alpha):
+        verdict, reason, said = Verdict.FAIL, failing, f"{found}: proven to be more than {margin:g} worse."
+    elif n < MIN_REQUESTS:
+        verdict, reason, said = Verdict.NO_DATA, "too_few", f"{found}; at least {MIN_REQUESTS} requests are needed."
+    elif log_e[gate] >= math.log(SUSPICIOUS):
+        verdict, reason, said = Verdict.INCONCLUSIVE, "suspicious", f"{found}: nearly proven to be more than {margin:g} worse."
+    elif excess > margin * n:
+        verdict, reason, said = (
+            Verdict.INCONCLUSIVE,
+            "excess_possible",
+            f"{found}: an excess above {margin:g}, which is not proven.",
+        )
+    else:
+        verdict, reason, said = Verdict.PASS, "no_excess", f"{found}: no sign of an excess above {margin:g}."
+    low, high = excess_interval(outcomes, alpha) if n else (None, None)
+    return GateEvidence(
+        gate,
+        GateRole.SAFETY,
+        verdict,
+        reason,
+        said,
+        value=excess / n if n else None,
+        low=low,
+        high=high,
+        threshold=margin,
+        n=int(n),
+        needed=_needed(verdict, reason, n, excess / margin),
+        progress=min(n / MIN_REQUESTS, 1.0),
+        details={"e_value_progress": progress(peak, alpha), **details},
+    )
+
+
+def _needed(verdict: Verdict, reason: str, n: float, enough: float) -> int | None:
+    """Further requests without a fault until the gate can pass; `enough` is where the excess equals the margin."""
+    if verdict in (Verdict.PASS, Verdict.NO_DATA):
+        return max(0, MIN_REQUESTS - int(n))
+    return math.ceil(enough - n) if reason == "excess_possible" else None
 
 
 def excess_interval(outcomes: tuple[tuple[float, float], ...], alpha: float) -> tuple[float, float]:

@@ -123,16 +123,16 @@ def judge(
         verdict, reason = Verdict.FAIL, found.code
         like = f" (like {found.resembles})" if found.resembles else ""
         sentence = (
-            f"The output is not the target's: {found.words}{like}; e-value {_shown(peak)} of {limit:g} after {num_pairs} pairs."
+            f"The output is not the target's: {found.words}{like}; e-value {shown(peak)} of {limit:g} after {num_pairs} pairs."
         )
     elif now >= math.log(budget.PAGE_AT):
         verdict, reason = Verdict.INCONCLUSIVE, "suspicious"
         sentence = (
-            f"A difference is likely but not proven: {found.words}; e-value {_shown(now)} of {limit:g} after {num_pairs} pairs."
+            f"A difference is likely but not proven: {found.words}; e-value {shown(now)} of {limit:g} after {num_pairs} pairs."
         )
     else:
         verdict, reason = Verdict.PASS, "no_difference_proven"
-        sentence = f"No difference from the target is proven; e-value {_shown(now)} of {limit:g} after {num_pairs} pairs."
+        sentence = f"No difference from the target is proven; e-value {shown(now)} of {limit:g} after {num_pairs} pairs."
     return GateEvidence(
         gate=GATE,
         role=GateRole.SAFETY,
@@ -178,5 +178,6 @@ def _plain(log_value: float) -> float:
     return math.exp(min(log_value, 700.0))
 
 
-def _shown(log_value: float) -> str:
+def shown(log_value: float) -> str:
+    """An e-value for people, from its log."""
     return f"{_plain(log_value):.3g}" if log_value < 16 else f"1e{log_value / math.log(10):.0f}"

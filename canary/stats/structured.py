@@ -5,18 +5,17 @@ It counts words about each arm (valid, invalid, cut, failed) and never sees a te
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
 
-from canary.domain.evidence import GateEvidence, GateRole, Verdict
+from canary.domain.evidence import GateEvidence
 from canary.domain.pairs import Pair
 from canary.domain.traffic import Stratum
-from canary.stats.bounded import log_budget, log_mixed, progress
-from canary.stats.errors import ERROR_BETS, MIN_REQUESTS, SUSPICIOUS, excess_interval
+from canary.stats.bounded import log_mixed
+from canary.stats.errors import ERROR_BETS, judge_excess
 from canary.stats.part import Context, Sums, Vector
-from canary.stats.strata import pack, reached
+from canary.stats.strata import pack
 
 OUTCOMES = ("only_candidate", "only_baseline", "both_invalid", "both_valid")
 COUNTS = (*OUTCOMES, "cut_candidate", "cut_baseline", "agree")
@@ -66,51 +65,22 @@ class StructuredValidity:
         return [self._excess(context, sums)] if context.structured else []
 
     def _excess(self, context: Context, sums: Sums) -> GateEvidence:
-        margin, alpha = context.gates.error_margin, context.error_alpha
         total = {name: sum(sums[f"{stratum}.{name}"] for stratum in Stratum) for name in COUNTS}
         n = sum(total[name] for name in OUTCOMES)
         candidate, baseline = (total[f"only_{arm}"] + total["both_invalid"] for arm in ("candidate", "baseline"))
-        log_e = self.log_e(context, sums.values)
-        peak = reached(sums, log_e, self.gate)
-        facts = f"{candidate:.0f} candidate and {baseline:.0f} baseline answers are invalid in {n:.0f} requests"
-        if peak >= log_budget(alpha):
-            found = Verdict.FAIL, "invalid_answers", f"{facts}: proven to be more than {margin:g} worse."
-        elif n < MIN_REQUESTS:
-            found = Verdict.NO_DATA, "too_few", f"{facts}; at least {MIN_REQUESTS} requests are needed."
-        elif log_e[self.gate] >= math.log(SUSPICIOUS):
-            found = Verdict.INCONCLUSIVE, "suspicious", f"{facts}: nearly proven to be more than {margin:g} worse."
-        elif candidate - baseline > margin * n:
-            found = Verdict.INCONCLUSIVE, "excess_possible", f"{facts}: an excess above {margin:g}, which is not proven."
-        else:
-            found = Verdict.PASS, "no_excess", f"{facts}: no sign of an excess above {margin:g}."
-        verdict, reason, sentence = found
-        low, high = excess_interval(_all_signs(total), alpha) if n else (None, None)
-        return GateEvidence(
+        return judge_excess(
+            context,
             self.gate,
-            GateRole.SAFETY,
-            verdict,
-            reason,
-            sentence,
-            value=(candidate - baseline) / n if n else None,
-            low=low,
-            high=high,
-            threshold=margin,
-            n=int(n),
-            needed=_needed(verdict, reason, n, (candidate - baseline) / margin),
-            progress=min(n / MIN_REQUESTS, 1.0),
+            _all_signs(total),
+            sums,
+            self.log_e(context, sums.values),
+            found=f"{candidate:.0f} candidate and {baseline:.0f} baseline answers are invalid in {n:.0f} requests",
+            failing="invalid_answers",
             details={
-                "e_value_progress": progress(peak, alpha),
                 **{name: int(count) for name, count in total.items()},
                 "strata": {str(s): {name: int(sums[f"{s}.{name}"]) for name in COUNTS} for s in Stratum},
             },
         )
-
-
-def _needed(verdict: Verdict, reason: str, n: float, enough: float) -> int | None:
-    """Further valid answers until the gate can pass; `enough` is where the excess equals the margin."""
-    if verdict in (Verdict.PASS, Verdict.NO_DATA):
-        return max(0, MIN_REQUESTS - int(n))
-    return math.ceil(enough - n) if reason == "excess_possible" else None
 
 
 def _signs(sums: Sums, stratum: Stratum) -> tuple[tuple[float, float], ...]:

@@ -96,18 +96,24 @@ flag_versions = Table(
     CheckConstraint("id = 1", name="one_row"),
 )
 
+
+def _keys(name: str) -> Table:
+    """Keys that must be unique for ever, beside a table that is partitioned by day; `seq` is the order of arrival."""
+    return Table(
+        name,
+        metadata,
+        Column("seq", BigInteger, Identity(), primary_key=True),
+        Column("key", LargeBinary, nullable=False),
+        Column("route", Text, nullable=False),
+        Column("received_at", DateTime(timezone=True), nullable=False),
+        UniqueConstraint("key"),
+        Index(None, "route", "seq"),
+    )
+
+
 # (source, request id) must be unique for ever, which a table partitioned by day cannot promise.
 # `key` is a digest: a request id may be longer than an index entry, or hold what `text` cannot.
-prompt_keys = Table(
-    "prompt_keys",
-    metadata,
-    Column("seq", BigInteger, Identity(), primary_key=True),
-    Column("key", LargeBinary, nullable=False),
-    Column("route", Text, nullable=False),
-    Column("received_at", DateTime(timezone=True), nullable=False),
-    UniqueConstraint("key"),
-    Index(None, "route", "seq"),
-)
+prompt_keys = _keys("prompt_keys")
 
 prompts = Table(
     "prompts",
@@ -209,16 +215,7 @@ pairs = Table(
 )
 
 # As with prompts: (route, observation id) must be unique for ever, and `seq` is the order in which observations are folded.
-observation_keys = Table(
-    "observation_keys",
-    metadata,
-    Column("seq", BigInteger, Identity(), primary_key=True),
-    Column("key", LargeBinary, nullable=False),
-    Column("route", Text, nullable=False),
-    Column("received_at", DateTime(timezone=True), nullable=False),
-    UniqueConstraint("key"),
-    Index(None, "route", "seq"),
-)
+observation_keys = _keys("observation_keys")
 
 # Measures are float8 and null where they were not measured, so that they come back to the bit.
 observations = Table(

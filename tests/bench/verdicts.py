@@ -22,32 +22,17 @@ from canary.cli.demo.routes import FULL_TOUR
 from canary.domain.evidence import Evidence, GateRole, Verdict
 from canary.domain.pairs import Arm, Timing
 from canary.domain.policy import Policy
-from canary.domain.rollout import Rollout
 from canary.domain.traffic import Prompt
-from canary.flow.attempt import calibrated, context, controlled
 from canary.flow.ports import ArmRequest, ShadowEngine, Store
+from canary.flow.tools.drill_tokens import spent
 from canary.flow.tools.gate import GateResult, Progress, run_gate
 from canary.flow.walk.mirror import read_request
-from canary.stats import calibration as calibrations
 
 
-def tokens_to_kill(store: Store, policy: Policy, engine: ShadowEngine) -> int | None:
+def tokens_to_kill(evidence: Evidence | None, store: Store, route: str) -> int | None:
     """Candidate tokens folded when the losslessness gate failed; None if it never did."""
-    with store.transaction() as tx:
-        rollout: Rollout | None = tx.rollouts.get(policy.route)
-        assert rollout is not None
-        key = (rollout.route, rollout.epoch, rollout.attempt)
-        ctx, frozen = context(policy, rollout.attempt, engine.info, None), tx.evidence.get_calibration(*key)
-        built = controlled(policy, calibrated(ctx, calibrations.from_json(frozen)) if frozen else ctx)
-        items = tx.pairs.contiguous(*key, after=0, limit=10_000)
-        pairs = [tx.pairs.get(i) for i in tx.pairs.ids(*key)]
-    state, tokens = built.start(), 0
-    for item, pair in zip(items, pairs, strict=True):
-        state = built.fold(state, [item])
-        tokens += len(pair.candidate.token_ids) if pair and not pair.control else 0
-        if any(g.gate == "losslessness" and g.verdict is Verdict.FAIL for g in built.main.assess(state.main)):
-            return tokens
-    return None
+    gate = evidence.gate("losslessness") if evidence else None
+    return spent(store, route, "losslessness").tokens if gate and gate.verdict is Verdict.FAIL else None
 
 
 class Certified(Exception):
@@ -87,7 +72,7 @@ def verdict(engine: ShadowEngine, policy: Policy, prompts: Sequence[Prompt], sto
         "verdict": result.code.name.lower(),
         "cause": result.decision.cause,
         "pairs": result.pairs,
-        "tokens_to_kill": tokens_to_kill(store, policy, engine),
+        "tokens_to_kill": tokens_to_kill(result.evidence, store, policy.route),
         "equivalence": short(result.evidence),
     }
 

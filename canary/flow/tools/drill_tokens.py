@@ -1,6 +1,7 @@
 """How many requests and candidate tokens a run in memory took until a gate failed, to the very ordinal whose fold decided.
 
-It folds the stored increments again, so it can neither change nor hurry what was found.
+A/A pairs have no candidate, so their tokens count for nothing. It folds the stored increments again, so it can neither change nor
+hurry what was found.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from dataclasses import dataclass
 
 from canary.domain.evidence import Verdict
 from canary.domain.pairs import Pair
-from canary.flow.attempt import battery, calibrated, context, engine_of, pinned_policy, rollout_of
+from canary.flow.attempt import calibrated, context, controlled, engine_of, pinned_policy, rollout_of
 from canary.flow.ports import FoldItem, Store
 from canary.stats import calibration as calibrations
-from canary.stats.battery import Battery
+from canary.stats.controlled import ControlledBattery
 
 MOST = 1_000_000
 
@@ -47,13 +48,13 @@ def spent(store: Store, route: str, gate: str | None) -> Spent:
     if record is None:
         return Spent(0, 0, ended=False)
     ctx = context(policy, rollout.attempt, engine_of(record["engine"]), None)  # type: ignore[arg-type]
-    built = battery(calibrated(ctx, calibrations.from_json(frozen)) if frozen else ctx)
+    built = controlled(policy, calibrated(ctx, calibrations.from_json(frozen)) if frozen else ctx)
     last = len(items) if gate is None else _failed_at(built, items, gate, policy.shadow.batch_size)
-    tokens = sum(len(p.candidate.token_ids) for p in pairs if p.ordinal < last)
+    tokens = sum(len(p.candidate.token_ids) for p in pairs if p.ordinal < last and not p.control)
     return Spent(last, tokens, ended=any(_ended(p) for p in pairs))
 
 
-def _failed_at(built: Battery, items: Sequence[FoldItem], gate: str, batch: int) -> int:
+def _failed_at(built: ControlledBattery, items: Sequence[FoldItem], gate: str, batch: int) -> int:
     """Ordinals folded when the gate first failed; whole batches are known not to have failed, but for the last one."""
     known = max(0, len(items) - batch)
     state = built.fold(built.start(), items[:known])
