@@ -16,6 +16,7 @@ from typing import cast
 
 from canary.domain.errors import ConflictError
 from canary.domain.flag import Flag, Snapshot
+from canary.domain.mirrored import MirrorCount, added_up, length_bucket
 from canary.domain.observations import Observation
 from canary.domain.pairs import Pair
 from canary.domain.rollout import Rollout
@@ -43,6 +44,7 @@ class _State:
 
     prompts: dict[tuple[str, str], Prompt] = field(default_factory=dict)
     arrivals: dict[str, tuple[Prompt, ...]] = field(default_factory=dict)
+    mirrored: dict[tuple[str, float], tuple[MirrorCount, ...]] = field(default_factory=dict)
     leases: dict[str, _Lease] = field(default_factory=dict)
     ordinals: dict[Attempt, tuple[str, ...]] = field(default_factory=dict)
     pairs: dict[str, tuple[Pair, float]] = field(default_factory=dict)
@@ -81,6 +83,16 @@ class _Prompts(_Repository):
 
     def recent(self, route: str, limit: int) -> list[Prompt]:
         return list(self.state.arrivals.get(route, ())[-limit:])
+
+
+class _Mirrored(_Repository):
+    def add(self, counts: Sequence[MirrorCount]) -> None:
+        for window in {(c.route, c.rate) for c in counts}:
+            known, new = self.state.mirrored.get(window, ()), (c for c in counts if (c.route, c.rate) == window)
+            self.state.mirrored[window] = tuple(added_up((*known, *new)))
+
+    def get(self, route: str, rate: float) -> list[MirrorCount]:
+        return list(self.state.mirrored.get((route, rate), ()))
 
 
 class _Claims(_Repository):
@@ -169,12 +181,14 @@ class _Pairs(_Repository):
             lease = self.state.leases[known[ordinal]]
             if lease.state in OPEN:
                 break
+            prompt = lease.claim.prompt
+            kind = (lease.claim.control, prompt.params.stratum, length_bucket(prompt.num_characters))
             if lease.state == "paired" and known[ordinal] in self.state.pairs:
                 pair, stored_at = self.state.pairs[known[ordinal]]
                 increments = pair.increments if pair.error is None else None
-                items.append(FoldItem(ordinal, increments, pair.calibration_hash, stored_at, lease.claim.control))
+                items.append(FoldItem(ordinal, increments, pair.calibration_hash, stored_at, *kind))
             else:
-                items.append(FoldItem(ordinal, None, "", lease.touched_at, lease.claim.control))
+                items.append(FoldItem(ordinal, None, "", lease.touched_at, *kind))
         return items
 
     def ids(self, route: str, epoch: str, attempt: int) -> list[str]:
@@ -284,6 +298,7 @@ class InMemoryTransaction:
         self._store = store
         self._state = state
         self.prompts: ports.PromptStore = _Prompts(state)
+        self.mirrored: ports.MirroredStore = _Mirrored(state)
         self.claims: ports.ClaimStore = _Claims(state)
         self.pairs: ports.PairStore = _Pairs(state)
         self.observations: ports.ObservationStore = _Observations(state)

@@ -17,11 +17,14 @@ from rich.text import Text
 
 from canary import wiring
 from canary.domain.errors import CanaryError, ExitCode, PolicyError
+from canary.domain.modes import Mode
 from canary.domain.policy import Policy
+from canary.flow import timing
 from canary.flow.tools import policy_files
 from canary.flow.tools.apply import apply_policy
 from canary.flow.tools.case_files import cases_path
 from canary.flow.tools.cases import Outcome, run_file
+from canary.stats import ttft_tail
 
 HELP = """Policies: one YAML file per route says what to test, at which margins, and through which stages traffic may move.
 
@@ -119,16 +122,18 @@ def _checked(path: Path) -> dict[str, Any]:
         PolicyError: it is not legal.
     """
     policy = policy_files.load(path)
-    return {"route": policy.route, "content_hash": policy.content_hash, "warnings": not_in_this_version(policy)}
+    return {"route": policy.route, "content_hash": policy.content_hash, "warnings": warnings_of(policy)}
 
 
-def not_in_this_version(policy: Policy) -> list[str]:
-    """What a policy asks for and this version does not do yet, one sentence each (`canary/docs/policy.md` says the same)."""
-    found = []
-    if policy.economy == "restart":
+def warnings_of(policy: Policy) -> list[str]:
+    """What a legal policy asks for and cannot get, one sentence each."""
+    gates, shadow, found = policy.gates, policy.shadow, []
+    timed = timing.calibrating(shadow)
+    if gates.mode_of(ttft_tail.GATE) is not Mode.OBSERVE and gates.ttft_slo_seconds is None and timed < ttft_tail.MIN_TIMED:
         found.append(
-            "economy is restart (the default), but this version carries the shadow's speed and acceptance through every stage "
-            "all the same. Write `economy: carry`."
+            f"ttft_tail learns from calibrating requests when a first token is slow, and needs {ttft_tail.MIN_TIMED} timings; "
+            f"{shadow.calibration_requests} of them, {shadow.timing_concurrency} timed together, give about {timed:.0f}. Raise "
+            "shadow.calibration_requests, write gates.ttft_slo, or only observe the gate."
         )
     return found
 

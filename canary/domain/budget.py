@@ -26,6 +26,7 @@ PAGE_AT = 20.0  # losslessness e-value from which a person is told and nothing a
 CONTROL_LIMIT = 1000.0  # e-value of the baseline against itself (A/A) from which the measuring counts as broken
 CONFIRM_ALPHA = 0.001  # of the e-process that starts from nothing when a change is suspected after promotion; only that kills
 RATIO_ALPHA = 0.001  # of every sample-ratio mismatch (SRM)
+RATIO_SPLITS = 8  # of them at most: finish reasons, answered; mirrored, by length, stream, endpoint; completed by stratum, length
 DAYS_PER_FALSE_PAGE = 3650  # of the change detector: one false page in ten years a route
 
 
@@ -41,10 +42,25 @@ def alpha_of(alpha: float, attempt: int) -> float:
     return alpha if attempt == 1 else alpha * 6 / (math.pi**2 * attempt**2)
 
 
-def lifetime_alpha(alpha: float) -> float:
-    """Sum of `alpha_of` over all attempts of an epoch, however many: alpha * (2 - 6 / pi^2), about 1.392 alpha.
+def window_alpha(alpha: float, window: int) -> float:
+    """Error budget of an economy gate in one window of an attempt: the attempts' own series.
 
-    The series of 1 / j^2 sums to pi^2 / 6 (Euler); from the second attempt on 6 / pi^2 of it is spent, less the first term.
+    Each stage that counts the economy anew opens a window; the shadow's is 1. A false claim of a gate, either way, then has
+    probability at most `lifetime_alpha(alpha)` over all windows together. A promotion has to pass every window, so that a
+    candidate that never exceeds a threshold reaches full with probability at most alpha all the same.
+
+    Args:
+        alpha: of the attempt.
+        window: j, from 1.
+    """
+    return alpha_of(alpha, window)
+
+
+def lifetime_alpha(alpha: float) -> float:
+    """Sum of `alpha_of` over all attempts of an epoch (or windows of an attempt), however many: about 1.392 alpha.
+
+    It is alpha * (2 - 6 / pi^2): the series of 1 / j^2 sums to pi^2 / 6 (Euler); from the second attempt on 6 / pi^2 of it is
+    spent, less the first term.
     """
     return alpha * (2 - 6 / math.pi**2)
 

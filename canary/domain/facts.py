@@ -20,6 +20,7 @@ RATIO_GATE = "sample_ratio"  # harness gate that fails on a sample-ratio mismatc
 LOSSLESSNESS = "losslessness"
 CHANGE_ALARM = "change_alarm"  # reason of the change gate while an alarm is being confirmed
 CHANGE_GATE = "change"  # safety gate that watches a full route; before full nothing asks for it
+DRIFT_GATE = "acceptance_drift"  # economy gate that watches a full route; the live one is asked where a stage names it
 REQUIRED_GATES = {LOSSLESSNESS: GateRole.SAFETY, "acceptance": GateRole.ECONOMY, "speed": GateRole.ECONOMY}
 RESTING = (State.PENDING, State.ROLLED_BACK, State.ARCHIVED)
 
@@ -165,6 +166,8 @@ def _counts(gate: GateEvidence, policy: Policy, stage: Stage) -> bool:
     if gate.gate == CHANGE_GATE:
         return stage.name == "full"
     mode = policy.gates.mode_of(gate.gate)
+    if gate.gate == DRIFT_GATE and gate.source is not Source.LIVE:
+        return stage.name == "full" and mode in (Mode.REQUIRED, Mode.BEFORE_FULL)
     if gate.source is Source.LIVE or mode is Mode.REQUIRED:
         return True
     return mode is Mode.BEFORE_FULL and (gate.verdict is Verdict.FAIL or stage in policy.stages[-2:])

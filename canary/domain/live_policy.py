@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from canary.domain.errors import PolicyError
 
 # Gates that can be fed by live traffic and so be named under a stage's `live` (DESIGN section 5).
-LIVE_GATES = ("acceptance", "speed", "ttft", "errors", "structured_validity", "task_success", "thumbs", "memory")
+LIVE_GATES = (
+    "acceptance", "acceptance_drift", "speed", "ttft", "errors", "structured_validity", "task_success", "thumbs", "memory",
+)  # fmt: skip
 LIVE_SAFETY = ("errors", "structured_validity")
-ALONE = ("acceptance", "memory")  # measured on the candidate alone; the others need traffic on both variants
+ALONE = ("acceptance", "acceptance_drift", "memory")  # measured on the candidate alone; the others need traffic on both variants
 MAX_LIVE_RATIO = 8.0  # live times are clipped at a quarter and four times the baseline's median
-STRUCTURED_KINDS = ("json", "tools")
+STRUCTURED_KINDS = ("json", "tools", "from_request")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,10 @@ class Structured:
     """What every answer of a structured route must be.
 
     Args:
-        kind: `json` (the whole answer is one JSON value) or `tools` (the answer calls tools).
-        schema: `json`: JSON Schema of the value; `tools`: the tools as in a request. As JSON text; "" asks for the form alone.
+        kind: `json` (the whole answer is one JSON value), `tools` (the answer calls tools) or `from_request` (each request says
+            it, by `response_format`, `tools` and `tool_choice`; one that asks for text alone is not judged).
+        schema: `json`: JSON Schema of the value; `tools`: the tools as in a request. As JSON text; "" takes the request's own,
+            and where that has none, asks for the form alone.
         schema_file: a file that holds it, beside the policy's; read when the policy is applied, and pinned with it.
     """
 
@@ -53,6 +57,11 @@ class Structured:
 def asks_live_safety(stages: Sequence[Sequence[str]]) -> bool:
     """Whether any stage names a live gate that may kill; then the kill budget is shared with it."""
     return any(name in LIVE_SAFETY for live in stages for name in live)
+
+
+def asked_at_full(live: Sequence[str]) -> int:
+    """Safety gates that the last stage names: each is a test more, against the rate that the baseline had before."""
+    return sum(name in LIVE_SAFETY for name in live)
 
 
 def check_stage_live(stage: str, weight: int, live: Sequence[str], *, structured: bool, memory: bool, ttft_ratio: float) -> None:
@@ -67,7 +76,7 @@ def check_stage_live(stage: str, weight: int, live: Sequence[str], *, structured
         PolicyError: names the stage.
     """
     where = f"stages.{stage}.live"
-    compared = [name for name in live if name not in ALONE]
+    compared = [name for name in live if name not in (*ALONE, *LIVE_SAFETY)]
     if live and weight == 0:
         raise PolicyError(
             f"{live[0]} is asked for in a stage without live traffic",
@@ -78,7 +87,7 @@ def check_stage_live(stage: str, weight: int, live: Sequence[str], *, structured
         raise PolicyError(
             f"{compared[0]} compares the variants, and at full no traffic is left on the baseline",
             where=where,
-            remedy=f"Name {' or '.join(ALONE)} there, or nothing: the shadow's own gates go on.",
+            remedy=f"Name {', '.join((*LIVE_SAFETY, *ALONE))} there, or nothing: the shadow's own gates go on.",
         )
     if "structured_validity" in live and not structured:
         raise PolicyError(

@@ -26,6 +26,7 @@ MODES: Mapping[str, Mode] = {
     "ttft_tail": Mode.BEFORE_FULL,
     "memory": Mode.REQUIRED,
     "sample_ratio": Mode.REQUIRED,
+    "acceptance_drift": Mode.WARN,
 }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from itertools import pairwise
 
 from canary.domain.errors import UsageError
 from canary.domain.pairs import Arm
@@ -15,6 +16,7 @@ FINISH_REASONS = ("stop", "length", "tool_calls", "content_filter", "error")
 LONGEST_ID = 512
 MAX_SECONDS = 86_400.0  # of a time to first token, or per token: what is longer was not measured in seconds
 MAX_COUNT = 10_000_000
+MOST_POSITIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +32,14 @@ class Observation:
         ttft_seconds: from the request's arrival to its first token.
         seconds_per_token: (request seconds - TTFT) / (tokens - 1).
         num_drafts, num_draft_tokens, num_accepted_tokens: counts of the engine, all three or none.
+        accepted_per_position: drafts of which position 1, 2, ... was accepted, where the engine tells; needs the three counts.
         valid: on a structured route, whether the answer is what the route's clients can read; None where cut or unknown.
         task_success: whether the caller's task succeeded.
         thumbs: +1, -1, or None.
         memory_headroom: share of the engine's memory that was free, 0 to 1.
         stage, weight: where the gateway's flag stood, the weight in basis points.
         engine: fingerprint of the engine that served it.
+        concurrency: requests in the engine together when it was served, at least 1; its load band counts (`domain.load`).
     """
 
     route: str
@@ -49,6 +53,7 @@ class Observation:
     num_drafts: int | None = None
     num_draft_tokens: int | None = None
     num_accepted_tokens: int | None = None
+    accepted_per_position: tuple[int, ...] | None = None
     valid: bool | None = None
     task_success: bool | None = None
     thumbs: int | None = None
@@ -56,6 +61,7 @@ class Observation:
     stage: str | None = None
     weight: int | None = None
     engine: str | None = None
+    concurrency: int | None = None
 
     @property
     def failed(self) -> bool | None:
@@ -87,7 +93,9 @@ class Observation:
         if self.weight is not None and not 0 <= self.weight <= 10_000:
             raise _wrong("weight", f"is {self.weight}, but must be basis points from 0 to 10000")
         self._check_counts()
-        measured = [f.name for f in fields(self)[4:-3] if getattr(self, f.name) is not None]
+        if self.concurrency is not None and not 0 < self.concurrency <= MAX_COUNT:
+            raise _wrong("concurrency", f"is {self.concurrency}, but must be from 1 to {MAX_COUNT}")
+        measured = [f.name for f in fields(self)[4:-4] if getattr(self, f.name) is not None]
         if not measured:
             raise _wrong("finish_reason", "is missing, and nothing else was measured")
 
@@ -95,6 +103,8 @@ class Observation:
         """Drafts, draft tokens and accepted tokens, which bound each other."""
         given = (self.num_drafts, self.num_draft_tokens, self.num_accepted_tokens)
         if all(count is None for count in given):
+            if self.accepted_per_position is not None:
+                raise _wrong("accepted_per_position", "needs num_drafts, num_draft_tokens and num_accepted_tokens beside it")
             return
         drafts, drafted, accepted = (count if count is not None else -1 for count in given)
         if min(drafts, drafted, accepted) < 0 or max(drafts, drafted, accepted) > MAX_COUNT:
@@ -103,6 +113,18 @@ class Observation:
             raise _wrong("num_accepted_tokens", f"is {accepted}, more than the {drafted} draft tokens")
         if drafts > drafted or (drafted > 0 and drafts == 0):
             raise _wrong("num_drafts", f"is {drafts}, which does not fit {drafted} draft tokens")
+        self._check_positions(drafts, accepted)
+
+    def _check_positions(self, drafts: int, accepted: int) -> None:
+        """A position is accepted only with all before it, so that the counts never rise."""
+        found = self.accepted_per_position
+        if found is None:
+            return
+        if not 0 < len(found) <= MOST_POSITIONS:
+            raise _wrong("accepted_per_position", f"must have 1 to {MOST_POSITIONS} counts")
+        falling = all(later <= earlier for earlier, later in pairwise((drafts, *found)))
+        if not falling or found[-1] < 0 or sum(found) != accepted:
+            raise _wrong("accepted_per_position", f"must fall from at most {drafts} and add up to the {accepted} accepted tokens")
 
 
 def _wrong(name: str, detail: str) -> UsageError:

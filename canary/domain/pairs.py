@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from itertools import pairwise
+from operator import gt
 
 from canary.domain.errors import IdentityError
 from canary.domain.traffic import Stratum
@@ -175,7 +176,8 @@ class DecodeStats:
 
     @property
     def accepted_per_position(self) -> tuple[int, ...]:
-        return tuple(sum(a > i for a in self.accepted) for i in range(self.num_speculative_tokens))
+        steps = Counter(self.accepted)  # how many steps accepted exactly so many
+        return tuple(sum(n for a, n in steps.items() if a > i) for i in range(self.num_speculative_tokens))
 
     def check(self, num_tokens: int) -> None:
         """Assert the accounting identities of one generation.
@@ -184,20 +186,19 @@ class DecodeStats:
             num_tokens: how many tokens were emitted.
 
         Raises:
-            IdentityError: a step accepted more than it drafted or drafted more than k, the emitted tokens are not accepted
-                plus one per step minus cut, or the acceptance per position rises.
+            IdentityError: a step accepted more than it drafted or drafted more than k, or the emitted tokens are not accepted
+                plus one per step minus cut.
         """
         if len(self.drafted) != len(self.accepted):
             raise IdentityError(f"{len(self.drafted)} drafted steps but {len(self.accepted)} accepted steps")
-        for step, (d, a) in enumerate(zip(self.drafted, self.accepted, strict=True)):
-            if not 0 <= a <= d <= self.num_speculative_tokens:
-                raise IdentityError(f"step {step} accepted {a} of {d} drafted with k={self.num_speculative_tokens}")
+        k = self.num_speculative_tokens
+        if any(map(gt, self.accepted, self.drafted)) or max(self.drafted, default=0) > k or min(self.accepted, default=0) < 0:
+            steps = enumerate(zip(self.drafted, self.accepted, strict=True))
+            step, (d, a) = next((at, both) for at, both in steps if not 0 <= both[1] <= both[0] <= k)
+            raise IdentityError(f"step {step} accepted {a} of {d} drafted with k={k}")
         expected = self.num_accepted_tokens + self.num_steps - self.num_cut
         if num_tokens != expected:
             raise IdentityError(f"{num_tokens} tokens emitted, but accepted + steps - cut = {expected}")
-        per_position = self.accepted_per_position
-        if any(b > a for a, b in pairwise(per_position)):
-            raise IdentityError(f"acceptance per position rises: {per_position}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,14 +232,14 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One untraced pass of one arm, alone at the route's concurrency.
+    """One untraced pass of one arm, over one request or over a block of requests that start together.
 
     Args:
-        ttft_seconds: from the request to its first token.
-        total_seconds: from the request to its last token.
-        num_tokens: emitted tokens.
-        concurrency: requests in the engine together. Of a block the first pair alone carries a timing, of the whole block (until
-            its last token, all its tokens): one observation per block.
+        ttft_seconds: from the start until every request of the block has its first token.
+        total_seconds: from the start until the block's last token.
+        num_tokens: emitted tokens, of the whole block.
+        concurrency: requests in the engine together. Of a block the first pair alone carries a timing, of the whole block: one
+            observation per block.
     """
 
     ttft_seconds: float
@@ -248,8 +249,12 @@ class Timing:
 
     @property
     def seconds_per_token(self) -> float | None:
-        """(request seconds - TTFT) / (tokens - 1); None below two tokens."""
-        return (self.total_seconds - self.ttft_seconds) / (self.num_tokens - 1) if self.num_tokens > 1 else None
+        """(seconds - TTFT) / (tokens - 1 per request), since TTFT times the first ones; None where there are no others.
+
+        Source: statistics 0b.7, with one request in the block.
+        """
+        later = self.num_tokens - self.concurrency
+        return (self.total_seconds - self.ttft_seconds) / later if later > 0 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,10 @@ from itertools import pairwise
 from canary.domain import budget
 from canary.domain.drills import Drills
 from canary.domain.errors import PolicyError
-from canary.domain.live_policy import LiveGates, Structured, asks_live_safety, check_stage_live
+from canary.domain.live_policy import LiveGates, Structured, asked_at_full, asks_live_safety, check_stage_live
 from canary.domain.modes import MODES, GateMode, Mode
+from canary.domain.shadow_policy import Shadow as Shadow
+from canary.domain.shadow_policy import check_shadow
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,36 +55,6 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Shadow:
-    """How pairs are run.
-
-    Args:
-        batch_size: requests decoded together in the traced pass.
-        max_tokens: clamp on new tokens, both arms alike.
-        mirror_rate: share of the route's requests that is kept, 0 to 1.
-        lease_seconds: how long a worker may hold a pair without a heartbeat.
-        max_retries: leases that may expire before the ordinal becomes a tombstone.
-        calibration_requests: ordinals that calibrate and enter no certificate.
-        control_rate: share of the ordinals that are A/A, the baseline against itself; 0 goes without and says so.
-        control_batch_size: most requests together in the candidate's seat of an A/A pair; half of batch_size unless given.
-    """
-
-    batch_size: int = 8
-    max_tokens: int = 256
-    mirror_rate: float = 1.0
-    lease_seconds: float = 120.0
-    max_retries: int = 2
-    calibration_requests: int = 20
-    control_rate: float = 0.05
-    control_batch_size: int | None = None
-
-    @property
-    def control_rows(self) -> int:
-        """Most requests that the candidate's seat decodes together in A/A pairs, at least 1."""
-        return max(1, self.batch_size // 2) if self.control_batch_size is None else self.control_batch_size
-
-
-@dataclass(frozen=True, slots=True)
 class Gates:
     """Margins, thresholds and error budgets, frozen when an attempt starts (statistics 0b, 5).
 
@@ -99,6 +71,7 @@ class Gates:
         noise_floor_positions: baseline positions needed before noise gates speak.
         min_informative: informative tokens needed in a sampled stratum.
         acceptance_floor: acceptance rate that must be exceeded.
+        acceptance_drift_margin: share of its first rate that the acceptance at a position may lose later on.
         speed_ratio: median speed-up that must be exceeded.
         min_speed_tokens: pairs with a shorter arm are left out of the speed gate.
         error_margin: excess of failed candidate arms that kills.
@@ -137,6 +110,7 @@ class Gates:
     memory_headroom: float | None = None
     modes: tuple[GateMode, ...] = ()
     watch_requests_per_day: float = 10_000.0
+    acceptance_drift_margin: float = 0.1
 
     def alpha_of(self, attempt: int) -> float:
         """Error budget of one attempt: alpha, then alpha * 6 / (pi^2 j^2) from the second on (statistics 0b.4)."""
@@ -227,8 +201,9 @@ class Policy:
 
     @property
     def error_shares(self) -> int:
-        """E-processes among which the errors e-value's budget is shared: errors and structured answers, in shadow and live."""
-        return (1 if self.structured is None else 2) * (2 if asks_live_safety([s.live for s in self.stages]) else 1)
+        """Tests that share the errors e-value's budget: errors and structured answers, in shadow, live, and at full."""
+        compared = (1 if self.structured is None else 2) * (2 if asks_live_safety([s.live for s in self.stages]) else 1)
+        return compared + asked_at_full(self.stages[-1].live)
 
     def check(self) -> None:
         """Refuse a policy whose parts contradict each other.
@@ -283,16 +258,4 @@ class Policy:
                 where="gates.row_margin",
                 remedy="Row distances are clipped at tau_row, so a margin from there on excludes nothing.",
             )
-        shadow, given = self.shadow, self.shadow.control_batch_size
-        if given is not None and given >= shadow.batch_size > 1:
-            raise PolicyError(
-                f"control_batch_size {given} is not below batch_size {shadow.batch_size}",
-                where="shadow.control_batch_size",
-                remedy="A/A pairs compare the baseline with itself at a smaller batch size.",
-            )
-        if self.shadow.calibration_requests >= limits.max_requests:
-            raise PolicyError(
-                f"max_requests {limits.max_requests} ends before {self.shadow.calibration_requests} requests have calibrated",
-                where="limits.max_requests",
-                remedy="Raise max_requests well above calibration_requests.",
-            )
+        check_shadow(self.shadow, speed_concurrency=gates.speed_concurrency, max_requests=limits.max_requests)

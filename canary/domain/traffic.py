@@ -47,11 +47,56 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call in a chat's history; `arguments` is the JSON text as it came."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message; `content` None is a tool call's null and stays null."""
+    """One chat message; `content` None is a tool call's null and stays null.
+
+    Args:
+        tool_calls: what an assistant called.
+        tool_call_id: of a tool's reply, the call that it answers.
+        name: of a tool's reply, the tool, where the client says it.
+    """
 
     role: str
     content: str | None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """What a request asks of its answer's form. No engine is held to it here: it is compared with what both arms wrote.
+
+    Args:
+        tools: the request's `tools` as JSON text in the order that they came, "" without.
+        tool_choice: `none`, `auto` or `required`; `named` where one tool must be called.
+        tool: that tool's name.
+        response_format: `json_object` or `json_schema`, "" for text.
+        schema: the JSON Schema of `json_schema` as JSON text.
+    """
+
+    tools: str = ""
+    tool_choice: str = "none"
+    tool: str = ""
+    response_format: str = ""
+    schema: str = ""
+
+    @property
+    def plain(self) -> bool:
+        """Whether it asks for nothing but text."""
+        return not self.tools and not self.response_format
+
+
+PLAIN_FORM = AnswerForm()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +112,8 @@ class Prompt:
         messages: the chat, empty for a plain completion.
         text: the plain prompt, None for a chat.
         params: what it asks of the sampler.
+        form: what it asks of the answer's form.
+        stream: whether the client asked for a stream; it changes no token.
     """
 
     source: str
@@ -77,6 +124,13 @@ class Prompt:
     messages: tuple[Message, ...]
     text: str | None
     params: SamplingParams
+    form: AnswerForm = PLAIN_FORM
+    stream: bool = False
+
+    @property
+    def num_characters(self) -> int:
+        """Characters of its content, as far as that is text; what a mirror knows of its length without a tokenizer."""
+        return len(self.text or "") + sum(len(message.content or "") for message in self.messages)
 
 
 def pair_id(source: str, request_id: str, route: str, epoch: str, attempt: int) -> str:

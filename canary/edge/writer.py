@@ -13,6 +13,7 @@ from threading import Condition, Thread
 
 from canary.domain.errors import UnreachableError
 from canary.domain.traffic import Prompt
+from canary.flow.mirrored import Recent
 from canary.flow.ports import Store
 from canary.flow.walk.mirror import Accepted, accept
 
@@ -50,6 +51,7 @@ class Writer:
         self._changed = Condition()
         self._closing = False
         self._thread: Thread | None = None
+        self._recent = Recent()
 
     def start(self) -> None:
         """Start the thread; a second call does nothing."""
@@ -105,7 +107,7 @@ class Writer:
 
     def _write(self, batch: Sequence[Item]) -> None:
         try:
-            states = accept(self._store, [prompt for prompt, _ in batch], self._clock())
+            states = accept(self._store, [prompt for prompt, _ in batch], self._clock(), self._recent)
         except UnreachableError as error:
             _fail(batch, error)
         except Exception as error:

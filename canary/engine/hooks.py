@@ -25,6 +25,7 @@ Pending = Callable[[Running], int]
 Advance = Callable[[list[int], int, Running, Line], None]
 Take = Callable[[Running, Sequence[int], frozenset[int], Words], list[int]]
 Count = Callable[[Line], tuple[int, int]]
+Text = Callable[[Running, Words], str]
 WrapDrafter = Callable[[Drafter], Drafter]
 
 
@@ -75,6 +76,7 @@ class Hooks:
         draw: of the drafter alone; `verify` draws by itself.
         uniforms: every random number of the candidate, the drafter's included.
         take: emits the tokens of one step until the request ends, see `Running.take`.
+        text: what the client reads of an answer, see `Running.text`.
         drafter: wraps the whole drafter once, when the engine opens.
     """
 
@@ -87,6 +89,7 @@ class Hooks:
     advance: Advance = advance
     take: Take = Running.take
     count: Count = count
+    text: Text = Running.text
     drafter: WrapDrafter = same_drafter
 
 

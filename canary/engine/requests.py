@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from canary.domain.errors import IdentityError
 from canary.domain.pairs import DecodeStats
-from canary.domain.traffic import SamplingParams, Stratum
+from canary.domain.traffic import PLAIN_FORM, AnswerForm, SamplingParams, Stratum
 from canary.engine.record import Record
 
 Words = PreTrainedTokenizerBase
@@ -31,6 +31,7 @@ class Job:
         index: the caller's own number, handed back with the result.
         key: random key, see `streams.key_from_bytes`.
         error: why it cannot run, None if it can.
+        form: what the request asks of its answer's form; no draw depends on it.
     """
 
     index: int
@@ -38,6 +39,7 @@ class Job:
     params: SamplingParams
     key: tuple[int, int]
     error: str | None = None
+    form: AnswerForm = PLAIN_FORM
 
     @property
     def greedy(self) -> bool:

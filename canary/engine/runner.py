@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import torch
 import transformers
@@ -23,7 +22,6 @@ import canary
 from canary.domain.errors import ModelError
 from canary.domain.pairs import Arm, Generation, Timing
 from canary.domain.policy import Shadow, Subject
-from canary.domain.traffic import Prompt, SamplingParams
 from canary.engine import checkpoints
 from canary.engine.decode import Decoder
 from canary.engine.drafters.base import Drafter
@@ -34,10 +32,12 @@ from canary.engine.forward import RowForward
 from canary.engine.hooks import CLEAN, Hooks
 from canary.engine.memory import report
 from canary.engine.probe import WidthCost, verify_costs
+from canary.engine.render import encode, left_out, request_digest
 from canary.engine.replay import is_chosen, replay, with_replay
 from canary.engine.requests import Job, Running
 from canary.engine.score import Remembered, score
 from canary.engine.streams import key_from_bytes
+from canary.engine.timed import timed
 from canary.flow.ports import ArmRequest, EngineInfo
 
 # Raised whenever sampling, verification, drafting or chat rendering may give other tokens than before.
@@ -156,6 +156,7 @@ class OwnEngine:
             described=described,
             verify_costs={f"{c.batch}x{c.width}": round(c.milliseconds, 3) for c in target.costs},
             memory=report(loaded.model, target.rows, draft_rows),
+            left_out=left_out(loaded.tokenizer),
         )
         return cls(info, target, shadow, drafter, hooks)
 
@@ -176,13 +177,9 @@ class OwnEngine:
             done[at] = self._replayed(done[at], jobs[at], logits)
         return [done[i] for i in range(len(requests))]
 
-    def time(self, request: ArmRequest, arm: Arm) -> Timing:
-        """Run one arm of one request alone and untraced; tokenisation and prefill are part of its time to first token."""
-        start = perf_counter()
-        (running,) = self._decoder(arm, [request]).run([self._job(0, request)])
-        end = perf_counter()
-        first = running.first_at if running.first_at is not None else end
-        return Timing(first - start, end - start, len(running.token_ids))
+    def time_block(self, requests: Sequence[ArmRequest], arm: Arm) -> Timing:
+        """Run one arm of a block together and untraced, for its timing; see `engine.timed`."""
+        return timed(self._decoder(arm, requests), lambda: [self._job(i, request) for i, request in enumerate(requests)])
 
     def _decoder(self, arm: Arm, requests: Sequence[ArmRequest]) -> Decoder:
         """What runs the requests of one arm, either all of A/A pairs or none."""
@@ -197,7 +194,7 @@ class OwnEngine:
             ids, why = encode(self._loaded.tokenizer, request.prompt), None
         except Exception as error:  # a chat template is a program of the model's and may raise anything
             ids, why = (), f"the prompt cannot be rendered: {type(error).__name__}: {error}"
-        return Job(index, ids, params, key_from_bytes(request.key), why)
+        return Job(index, ids, params, key_from_bytes(request.key), why, request.prompt.form)
 
     def _replayed(self, generation: Generation, job: Job, logits: torch.Tensor) -> Generation:
         assert generation.rows is not None
@@ -223,29 +220,14 @@ class OwnEngine:
         return Generation(
             arm=arm,
             token_ids=tuple(running.token_ids),
-            text=running.text(decoder.words),
+            text=decoder.hooks.text(running, decoder.words),
             finish_reason=running.finish_reason or "error",
             stats=running.stats(decoder.k),
             error=running.error,
             trace=trace,
             rows=rows,
-            request_digest=request_digest(job.token_ids, job.params),
+            request_digest=request_digest(job.token_ids, job.params, job.form),
         )
-
-
-def request_digest(token_ids: Sequence[int], params: SamplingParams) -> str:
-    """Of what an arm ran: the prompt's tokens and the sampling parameters; the client's seed is never used and left out."""
-    asked = {**asdict(params), "seed": None}
-    return hashlib.blake2b(json.dumps([list(token_ids), asked]).encode(), digest_size=16).hexdigest()
-
-
-def encode(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> tuple[int, ...]:
-    """A prompt's tokens, the same for both arms: a chat goes through the model's template, a plain text is taken as it is."""
-    if prompt.text is not None:
-        return tuple(tokenizer(prompt.text)["input_ids"])
-    messages: Any = [{"role": m.role, "content": m.content} for m in prompt.messages]
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ arm's own failure. Nothing here repeats a prompt's text.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 
@@ -95,15 +96,15 @@ def _pass(
     return done
 
 
-def time(engine: ShadowEngine, request: ArmRequest, arm: Arm, *, observer: Observer) -> Timing | None:
-    """Time the arm of one request; None if that breaks."""
+def time_block(engine: ShadowEngine, requests: Sequence[ArmRequest], arm: Arm, *, observer: Observer) -> Timing | None:
+    """Time the arm of a block of requests; None if that breaks."""
     try:
-        return engine.time(request, arm)
+        return engine.time_block(requests, arm)
     except Exception as error:
         if isinstance(error, CanaryError) and not isinstance(error, IdentityError):
             raise
-        why = described(error, [request.prompt])
-    observer.note("timing_failed", arm=arm.value, detail=why)
+        why = described(error, [request.prompt for request in requests])
+    observer.note("timing_failed", arm=arm.value, requests=len(requests), detail=why)
     return None
 
 
@@ -133,10 +134,24 @@ def described(error: Exception, prompts: Sequence[Prompt]) -> str:
 
 def _texts(prompt: Prompt) -> Iterator[str]:
     """What the client wrote, plain and as Python escapes it."""
-    for text in (prompt.text, *(m.content for m in prompt.messages)):
+    called = (call.arguments for message in prompt.messages for call in message.tool_calls)
+    for text in (prompt.text, *(m.content for m in prompt.messages), *called, *_described_tools(prompt.form.tools)):
         if text and text.strip():
             yield text.strip()
             yield ascii(text.strip())[1:-1]
+
+
+def _described_tools(tools: str) -> Iterator[str]:
+    """What a client says about its tools in words; names and types of JSON Schema stand in honest errors too."""
+    todo = [json.loads(tools)] if tools else []
+    while todo:
+        item = todo.pop()
+        if isinstance(item, dict):
+            if isinstance(item.get("description"), str):
+                yield item["description"]
+            todo.extend(item.values())
+        elif isinstance(item, list):
+            todo.extend(item)
 
 
 def _quotes(message: str, text: str) -> bool:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from canary.domain.errors import NotFoundError
+from canary.domain.live_policy import Structured
 from canary.domain.pairs import DrafterKind
 from canary.domain.policy import Policy
 from canary.domain.rollout import Rollout
@@ -69,9 +70,18 @@ def context(policy: Policy, attempt: int, engine: EngineInfo, calibration: Calib
         calibration=calibration,
         error_shares=policy.error_shares,
         structured=policy.structured is not None,
+        structured_note="" if policy.structured is None else form_note(policy.structured, engine),
         memory=engine.memory,
         max_requests=policy.limits.max_requests,
     )
+
+
+def form_note(structured: Structured, engine: EngineInfo) -> str:
+    """What a reader of the structured gate must know about how the arms came by their answers; "" for nothing."""
+    said = [] if engine.constrains else ["No grammar constrains either arm, so both are compared as they write unaided."]
+    if engine.left_out and structured.kind != "json":
+        said.append(f"The target's chat template leaves {' and '.join(engine.left_out)} out of the prompt.")
+    return " ".join(said)
 
 
 def controlled(policy: Policy, ctx: Context) -> ControlledBattery:
@@ -97,4 +107,5 @@ def engine_record(info: EngineInfo) -> dict[str, object]:
 
 def engine_of(record: Mapping[str, Any]) -> EngineInfo:
     """The inverse of `engine_record`."""
-    return EngineInfo(**{**record, "drafter_kind": DrafterKind(record["drafter_kind"])})
+    left_out = tuple(record.get("left_out", ()))
+    return EngineInfo(**{**record, "drafter_kind": DrafterKind(record["drafter_kind"]), "left_out": left_out})

@@ -15,6 +15,7 @@ from canary.domain.rollout import Rollout
 from canary.flow.ports import Transaction
 from canary.stats.live import LiveContext, LiveState, fold
 from canary.stats.live_gates import judge
+from canary.stats.reference import reference_of
 
 LIVE_BATCH = 1_000  # observations folded in one transaction
 
@@ -57,6 +58,8 @@ def watch(tx: Transaction, rollout: Rollout, policy: Policy, record: Mapping[str
         alpha=policy.gates.alpha_of(rollout.attempt),
         safety_alpha=policy.gates.alpha_of(rollout.attempt) / policy.error_shares,
         engine=rollout.epoch,
+        reference=reference_of(record.get("battery")),
+        full=policy.stages[-1].name,
     )
     state = fold(context, state, (observation for _, observation in found))
     gates = judge(context, state, stage.live, now, policy.limits.fresh_seconds)

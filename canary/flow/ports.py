@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from canary.domain.flag import Flag, Snapshot
+from canary.domain.mirrored import MirrorCount
 from canary.domain.observations import Observation
 from canary.domain.pairs import Arm, DrafterKind, Generation, Pair, Timing
 from canary.domain.rollout import Rollout
-from canary.domain.traffic import Prompt, SamplingParams
+from canary.domain.traffic import Prompt, SamplingParams, Stratum
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class FoldItem:
 
     Args:
         control: whether it belongs to the A/A arm's state, tombstones too.
+        stratum, length: of its prompt (`domain.mirrored`); None for a claim from before they were kept.
     """
 
     ordinal: int
@@ -49,6 +51,8 @@ class FoldItem:
     calibration_hash: str
     stored_at: float
     control: bool = False
+    stratum: Stratum | None = None
+    length: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,9 @@ class EngineInfo:
         verify_costs: milliseconds of one target step, by `BATCHxWIDTH`, as probed when the target was loaded.
         memory: bytes of `target` and `drafter`, of their caches with every row at its full context (`target_cache`,
             `drafter_cache`), and of the device (`total`); empty where an engine cannot say.
+        constrains: whether answers are held to a request's `response_format` and `tools` by a grammar. Where not, both arms write
+            what they like, and validity compares them on the same terms.
+        left_out: of `tools` and `tool_calls`, what the target's chat template leaves out of a prompt without saying so.
     """
 
     fingerprint: str
@@ -87,6 +94,8 @@ class EngineInfo:
     described: Mapping[str, str]
     verify_costs: Mapping[str, float] = field(default_factory=dict)
     memory: Mapping[str, float] = field(default_factory=dict)
+    constrains: bool = False
+    left_out: tuple[str, ...] = ()
 
 
 class ShadowEngine(Protocol):
@@ -105,8 +114,11 @@ class ShadowEngine(Protocol):
         Either all of the requests are of A/A pairs or none is. There the candidate's arm is traced and scored as ever.
         """
 
-    def time(self, request: ArmRequest, arm: Arm) -> Timing:
-        """Run one arm of one request alone and untraced, for its timing."""
+    def time_block(self, requests: Sequence[ArmRequest], arm: Arm) -> Timing:
+        """Run one arm of a block untraced, all of its requests together and nothing beside them, for one timing of the whole.
+
+        Either all of the requests are of A/A pairs or none is.
+        """
 
 
 ControlRule = Callable[[int, str], bool]  # ordinal and pair id -> whether it is an A/A pair
@@ -125,6 +137,14 @@ class PromptStore(Protocol):
 
     def recent(self, route: str, limit: int) -> list[Prompt]:
         """The route's newest prompts whose content is still kept, in order of arrival."""
+
+
+class MirroredStore(Protocol):
+    def add(self, counts: Sequence[MirrorCount]) -> None:
+        """Add to the counts of their kinds, each kind at most once in `counts`."""
+
+    def get(self, route: str, rate: float) -> list[MirrorCount]:
+        """The route's counts under one mirror rate, by kind in a fixed order; kinds that were never seen are missing."""
 
 
 class ClaimStore(Protocol):
@@ -248,6 +268,7 @@ class Transaction(Protocol):
     """One unit of work; leaving it without `commit` rolls back."""
 
     prompts: PromptStore
+    mirrored: MirroredStore
     claims: ClaimStore
     pairs: PairStore
     observations: ObservationStore

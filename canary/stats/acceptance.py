@@ -5,17 +5,24 @@ The unit is the request, never the token: tokens of one request are far from ind
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
 from canary.domain.evidence import GateEvidence, GateRole, Verdict
-from canary.domain.pairs import DecodeStats, Pair
+from canary.domain.pairs import DecodeStats
+from canary.stats.batch import Batch, Together
 from canary.stats.bounded import Bets, log_budget, progress
 from canary.stats.part import Context, Sums, Vector
-from canary.stats.ratio_of_sums import CAP, RatioMoments, interval, scale_of
-from canary.stats.strata import pack, reached, section
+from canary.stats.ratio_of_sums import CAP, RatioMoments, interval
+from canary.stats.strata import positions as places
+from canary.stats.strata import reached, section
 
 ACCEPTANCE_BETS = Bets.even(0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 0.95)
 
 
-class Acceptance:
+class Acceptance(Together):
     """Bets on Z = A - floor * D (A accepted of D drafted tokens of a request), with X = Z/128 + floor in [0, 1] (statistics 4).
 
     Exact bets decide at the floor. The interval needs bets at every rate, whose logs do not add up to anything small; it comes
@@ -38,22 +45,41 @@ class Acceptance:
         of_positions = (f"position.{i}{part}" for i in positions for part in ("", ".a", ".aa", ".ad"))
         return (*self.counts, *self.moments, *bets, *self.rounds, *of_positions)
 
-    def increments(self, context: Context, pair: Pair) -> Vector:
-        stats, floor = pair.candidate.stats, context.gates.acceptance_floor
-        if pair.candidate.error is not None:
-            return pack(self.names(context), {})
-        drafted, accepted = float(stats.num_draft_tokens), float(stats.num_accepted_tokens)
-        if not drafted:
-            return pack(self.names(context), {"without_drafts": 1.0, "steps": float(stats.num_steps)})
-        scale = scale_of(drafted)
+    def increments_many(self, batch: Batch) -> Vector:
+        """Counts of every answered request; moments and bets of those that drafted."""
+        found = np.zeros((len(batch.pairs), len(self.names(batch.context))))
+        answered = [at for at, pair in enumerate(batch.pairs) if pair.candidate.error is None]
+        if not answered:
+            return found
+        stats = [batch.pairs[at].candidate.stats for at in answered]
+        counts = np.array(
+            [(s.num_accepted_tokens, s.num_draft_tokens, s.num_drafts, s.num_steps) for s in stats], dtype=np.float64
+        )
+        drafting = counts[:, 1] > 0
+        found[answered, 1], found[answered, 5] = ~drafting, counts[:, 3]
+        if drafting.any():
+            own = [s for s, drafted in zip(stats, drafting, strict=True) if drafted]
+            found[np.array(answered)[drafting]] = self._drafted(batch.context, counts[drafting], own)
+        return found
+
+    def _drafted(self, context: Context, counts: Vector, stats: Sequence[DecodeStats]) -> Vector:
+        """Of requests with drafts, all their increments; counts: accepted, drafted, drafts, steps, [requests, 4]."""
+        floor, k = context.gates.acceptance_floor, context.num_speculative_tokens
+        accepted, drafted, drafts, steps = counts.T
+        scale = np.minimum(1.0, CAP / drafted)
         a, d = accepted * scale, drafted * scale
         x = (a - floor * d) / CAP + floor
-        found = {"requests": 1.0, "accepted": accepted, "drafted": drafted}
-        found |= {"drafts": float(stats.num_drafts), "steps": float(stats.num_steps)}
-        found |= {"a": a, "d": d, "aa": a * a, "ad": a * d, "dd": d * d}
-        found |= dict(zip(ACCEPTANCE_BETS.names("above"), ACCEPTANCE_BETS.above(x, floor, 0.0).tolist(), strict=True))
-        found |= dict(zip(ACCEPTANCE_BETS.names("below"), ACCEPTANCE_BETS.below(x, floor, 1.0).tolist(), strict=True))
-        return pack(self.names(context), found | _by_round(context.num_speculative_tokens, stats))
+        by_round = np.minimum(1.0, CAP / drafts)
+        rounds, mean = drafts * by_round, accepted / k * by_round
+        per_position = np.array([(*s.accepted_per_position, *[0] * k)[:k] for s in stats], dtype=np.float64).reshape(-1, k)
+        at = per_position * by_round[:, None]
+        positions = np.stack([per_position, at, at * at, at * rounds[:, None]], axis=2)  # [requests, k, 4]
+        columns = (np.ones_like(a), np.zeros_like(a), accepted, drafted, drafts, steps, a, d, a * a, a * d, d * d)
+        of_rounds = (rounds, rounds * rounds, mean, mean * mean, mean * rounds)
+        bets = (ACCEPTANCE_BETS.above(x, floor, 0.0), ACCEPTANCE_BETS.below(x, floor, 1.0))
+        return np.concatenate(
+            [np.stack(columns, axis=1), *bets, np.stack(of_rounds, axis=1), positions.reshape(len(a), 4 * k)], axis=1
+        )
 
     def log_e(self, context: Context, values: Vector) -> dict[str, float]:
         sums = Sums(self.names(context), values)
@@ -108,16 +134,20 @@ class Acceptance:
         )
 
 
-def _by_round(k: int, stats: DecodeStats) -> dict[str, float]:
-    """What one request adds per draft: accepted tokens over k, and accepted at each position, both scaled to `CAP` drafts."""
-    scale = scale_of(float(stats.num_drafts))
-    d, a = stats.num_drafts * scale, stats.num_accepted_tokens / k * scale
-    found = {"rounds.d": d, "rounds.dd": d * d, "rounds.a": a, "rounds.aa": a * a, "rounds.ad": a * d}
-    for i, accepted in zip(range(k), stats.accepted_per_position, strict=False):
-        at = accepted * scale
-        found[f"position.{i}"] = float(accepted)
-        found |= {f"position.{i}.a": at, f"position.{i}.aa": at * at, f"position.{i}.ad": at * d}
-    return found
+def by_position(context: Context, increments: Vector) -> tuple[NDArray[np.bool_], Vector, Vector]:
+    """What single pairs accepted, for `drift`.
+
+    Args:
+        increments: of `Acceptance`, [pairs, names].
+
+    Returns:
+        (which pairs drafted [pairs]; of those, accepted tokens over k and accepted at each position [drafting, 1 + k]; drafts).
+    """
+    k, at = context.num_speculative_tokens, places(Acceptance().names(context))
+    counts = increments[:, [at["drafts"], at["accepted"], *(at[f"position.{i}"] for i in range(k))]]
+    present = counts[:, 0] > 0
+    counts = counts[present]
+    return present, counts[:, 1:] / np.array([float(k), *([1.0] * k)]), counts[:, 0]
 
 
 def _details(context: Context, sums: Sums) -> dict[str, object]:

@@ -5,15 +5,17 @@ It is the primary kill test; it sees per-token scalars of the engine's own rows 
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
-from functools import cache, lru_cache
+from functools import cache
 from typing import cast
 
 import numpy as np
 
 from canary.domain.evidence import GateEvidence
-from canary.domain.pairs import ALTERNATIVES, TILTS, Columns, DrafterKind, Pair, Provenance, Scheme
-from canary.stats.bets import LAMBDAS, Array, Same, column, log_mean_exp, sampled_trace, sum_log_bets, unigram_log_ratio
+from canary.domain.pairs import ALTERNATIVES, TILTS, DrafterKind, Pair, Provenance, Scheme
+from canary.stats.batch import Batch, Together
+from canary.stats.bets import LAMBDAS, Array, excess_of, log_mean_exp, sum_log_bets, unigram_log_ratio
 from canary.stats.judged import impossible
 from canary.stats.part import Context, Sums, Vector
 from canary.stats.suspects import Diagnosis, diagnose
@@ -104,29 +106,32 @@ def single_ratios(context: Context, pair: Pair) -> dict[str, Array] | None:
         name -> `[num_tokens]`, or None where the pair says nothing about sampling. 0 stands where the alternative is inert: the
         unigram before calibration, the bonus copies off bonus positions.
     """
-    found = ratio_table(context, pair)
-    return None if found is None else {k: found[:, at] for at, k in enumerate(active_singles(context.drafter_kind))}
+    batch = Batch(context, [pair])
+    return dict(zip(active_singles(context.drafter_kind), ratio_table(batch).T, strict=True)) if batch.sampled else None
 
 
-def ratio_table(context: Context, pair: Pair) -> Array | None:
-    """`single_ratios` as `[num_tokens, alternatives]`, in the order of `active_singles`; not to be written to."""
-    return None if sampled_trace(pair) is None else _ratio_table(Same(context, pair))
+def ratio_table(batch: Batch) -> Array:
+    """`single_ratios` of the sampled pairs' tokens, `[tokens, alternatives]`, in the order of `active_singles`."""
+    return batch.once("log_ratios", lambda: _ratio_table(batch))
 
 
-@lru_cache(maxsize=2)
-def _ratio_table(key: Same) -> Array:
-    context, pair = cast(tuple[Context, Pair], key.objects)
-    trace = cast(Columns, sampled_trace(pair))
-    table, record = np.zeros((trace.num_tokens, len(SINGLES))), context.calibration
-    table[:, : len(ALTERNATIVES)] = column(trace, "log_ratio")
+def excess_table(batch: Batch) -> Array:
+    """`bets.excess_of` of the `ratio_table`."""
+    return batch.once("excess", lambda: excess_of(ratio_table(batch)))
+
+
+def _ratio_table(batch: Batch) -> Array:
+    traces, record = batch.traces, batch.context.calibration
+    table = np.zeros((traces.tokens.size, len(SINGLES)))
+    table[:, : len(ALTERNATIVES)] = traces.column("log_ratio")
     if record is not None:
-        log_prob = column(trace, "log_prob")
-        unigram = unigram_log_ratio(pair.candidate.token_ids, log_prob, record.unigram, record.unigram_floor)
+        token_ids = [token for at in batch.sampled for token in batch.pairs[at].candidate.token_ids]
+        unigram = unigram_log_ratio(token_ids, traces.column("log_prob"), record.unigram, record.unigram_floor)
         table[:, SINGLES.index(UNIGRAM)] = unigram
-    bonus = column(trace, "provenance") == Provenance.BONUS
+    bonus = traces.column("provenance") == Provenance.BONUS
     for copy, name in zip(BONUS, ("hot", "cold"), strict=True):
         table[bonus, SINGLES.index(copy)] = table[bonus, SINGLES.index(name)]
-    found = table[:, [SINGLES.index(k) for k in active_singles(context.drafter_kind)]]
+    found: Array = table[:, [SINGLES.index(k) for k in active_singles(batch.context.drafter_kind)]]
     found.flags.writeable = False
     return found
 
@@ -144,7 +149,7 @@ def log_burst(log_likelihood: Array, shares: tuple[float, ...] = BURST_SHARES) -
     return np.asarray(np.logaddexp(np.log1p(-pi), np.log(pi) + log_likelihood[..., None]))
 
 
-class Bank:
+class Bank(Together):
     """Bets of the sampled stratum; adds no gate of its own, `losslessness` reads its wealth."""
 
     name = "bank"
@@ -160,27 +165,18 @@ class Bank:
         ]
         return (*singles, *bursts, *COUNTS)
 
-    def increments(self, context: Context, pair: Pair) -> Vector:
+    def increments_many(self, batch: Batch) -> Vector:
         """Per pair: sums over its tokens of log e_t(k, lam), and log e_req of its whole-request bets."""
-        ratios = ratio_table(context, pair)
-        if ratios is None:
-            return np.zeros(len(self.names(context)))
-        singles = sum_log_bets(ratios)  # [alternatives, strengths]
-        at = [LAMBDAS.index(lam) for lam in BURST_LAMBDAS]
-        order = active_singles(context.drafter_kind)
-        within = singles[[order.index(k) for k in active_bursts(context.drafter_kind)]][:, at]  # [bursts, 2]
-        return np.concatenate(
-            [singles.ravel(), log_burst(within).ravel(), self._recovered(context, pair, ratios[:, order.index("draft")])]
-        )
-
-    @staticmethod
-    def _recovered(context: Context, pair: Pair, draft_ratio: Array) -> Array:
-        """How many recovered tokens there are, and how many of them no residual can give."""
-        trace = pair.candidate.trace
-        assert trace is not None  # it has ratios
-        recovered = column(trace, "provenance") == Provenance.RECOVERED
-        excluded = impossible(draft_ratio[recovered], context.drafter_kind)
-        return np.array([recovered.sum(), excluded.sum()], dtype=np.float64)
+        kind, tokens = batch.context.drafter_kind, batch.traces.tokens
+        singles = sum_log_bets(tokens, excess_table(batch))  # [sampled, alternatives, strengths]
+        order, at = active_singles(kind), [LAMBDAS.index(lam) for lam in BURST_LAMBDAS]
+        within = singles[:, [order.index(k) for k in active_bursts(kind)]][:, :, at]  # [sampled, bursts, 2]
+        recovered = batch.traces.column("provenance") == Provenance.RECOVERED
+        excluded = recovered & impossible(ratio_table(batch)[:, order.index("draft")], kind)
+        counts = tokens.sum(np.stack([recovered, excluded], axis=1))
+        blocks = (singles, log_burst(within), counts)
+        flat = [block.reshape(len(batch.sampled), math.prod(block.shape[1:])) for block in blocks]
+        return batch.spread(np.concatenate(flat, axis=1))
 
     def _split(self, context: Context, values: Vector) -> tuple[Array, Array]:
         """Log wealths of the per-token alternatives, [..., singles, strengths], and of whole requests, [..., bursts, -1]."""

@@ -17,6 +17,7 @@ from canary.domain.traffic import Stratum
 from canary.stats import completeness, losslessness, memory, shortfall, terms, watch
 from canary.stats.acceptance import Acceptance
 from canary.stats.bank import Bank
+from canary.stats.batch import Batch, Together
 from canary.stats.certificates import Certificates
 from canary.stats.components import Components
 from canary.stats.errors import Errors
@@ -34,8 +35,10 @@ from canary.stats.strata import untested_gate
 from canary.stats.structured import StructuredValidity
 from canary.stats.suspects import SUSPECTS, Diagnosis, Suspect
 from canary.stats.ttft import Ttft
-from canary.stats.wellformed import problem
+from canary.stats.wellformed import problems, shape_problem
 from canary.stats.xreq import Xreq
+
+Examined = tuple[str | None, Vector | None]  # why a pair is set aside, or what it stores
 
 
 def default_parts() -> tuple[Part, ...]:
@@ -79,34 +82,65 @@ class Battery:
 
     def problem(self, pair: Pair) -> str | None:
         """Why a pair has to be set aside, None if it may enter the statistics; see `increments`."""
-        return self._examine(pair)[0]
+        return self.examine([pair])[0][0]
 
     def increments(self, pair: Pair) -> Vector | None:
         """What one pair stores, `[len(layout.stored_names)]`, all finite; None where the pair is set aside.
 
         A pair set aside is stored without increments and with `problem(pair)` as its error; folding counts it as failed.
         """
-        return self._examine(pair)[1]
+        return self.examine([pair])[0][1]
 
-    def _examine(self, pair: Pair) -> tuple[str | None, Vector | None]:
-        """(why it is set aside, None) or (None, its increments)."""
-        if (why := problem(pair, self.context)) is not None:
-            return why, None
-        found = np.zeros(len(self.layout.stored_names))
-        found[list(Stratum).index(pair.stratum)] = 1.0
+    def examine(self, pairs: Sequence[Pair]) -> list[Examined]:
+        """Of every pair, why it is set aside or what it stores; together they take a fraction of the time of one by one.
+
+        A pair's numbers are the same bits whichever others are given with it.
+        """
+        found: list[Examined] = [(shape_problem(pair, self.context), None) for pair in pairs]
+        readable = [at for at, (why, _) in enumerate(found) if why is None]
+        batch = Batch(self.context, [pairs[at] for at in readable])
+        broken = problems(batch)
+        if any(broken):
+            for at, why in zip(readable, broken, strict=True):
+                found[at] = why, None
+            readable = [at for at, why in zip(readable, broken, strict=True) if why is None]
+            batch = Batch(self.context, [pairs[at] for at in readable])
+        for at, examined in zip(readable, self._numbers(batch), strict=True):
+            found[at] = examined
+        return found
+
+    def _numbers(self, batch: Batch) -> list[Examined]:
+        """Of well-formed pairs."""
+        count = len(batch.pairs)
+        if not count:
+            return []
+        found = np.zeros((count, len(self.layout.stored_names)))
+        found[np.arange(count), [list(Stratum).index(pair.stratum) for pair in batch.pairs]] = 1.0
         for place in self.layout.places:
-            name, width = place.part.name, len(place.stored_names)
+            part, width = place.part, len(place.stored_names)
             try:
-                values = place.part.increments(self.context, pair)
+                values = self.of_part(part, batch)
             except ValueError as error:
-                return f"{name}: {error}", None
-            if values.shape != (width,):
-                return f"{name}: increments are not {width} numbers", None
-            found[place.stored] = values
-        if not np.isfinite(found).all():
-            where = self.layout.stored_names[int(np.flatnonzero(~np.isfinite(found))[0])]
-            return f"{where}: the increment is not a finite number", None
-        return None, found
+                if count > 1:  # one of them has a column that this part cannot read
+                    return [examined for pair in batch.pairs for examined in self._numbers(Batch(self.context, [pair]))]
+                return [(f"{part.name}: {error}", None)]
+            if values.shape != (count, width):
+                return [(f"{part.name}: increments are not {width} numbers", None)] * count
+            found[:, place.stored] = values
+        return [(why, None if why else row) for why, row in zip(self._not_finite(found), found, strict=True)]
+
+    def of_part(self, part: Part, batch: Batch) -> Vector:
+        """What each pair of a batch adds to one part, `[pairs, width]`."""
+        if isinstance(part, Together):
+            return part.increments_many(batch)
+        return np.stack([part.increments(self.context, pair) for pair in batch.pairs])
+
+    def _not_finite(self, found: Vector) -> list[str | None]:
+        """The first increment of each pair that is not a finite number."""
+        if np.isfinite(found).all():
+            return [None] * len(found)
+        broken = [np.flatnonzero(~np.isfinite(row)) for row in found]
+        return [f"{self.layout.stored_names[b[0]]}: the increment is not a finite number" if b.size else None for b in broken]
 
     def start(self) -> State:
         """The state before the first ordinal."""

@@ -6,9 +6,7 @@ Nothing here knows a gate or a verdict, and nothing here guesses: a column that 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from operator import is_
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -17,7 +15,7 @@ from numpy.typing import NDArray
 from canary.domain.errors import UsageError
 from canary.domain.pairs import ALTERNATIVES, ROW_COLUMNS, TRACE_COLUMNS, Columns, Generation, Pair
 from canary.domain.traffic import Stratum
-from canary.stats.products import sum_log
+from canary.stats.ragged import Ragged
 
 Array = NDArray[np.float64]
 
@@ -33,60 +31,52 @@ INFORMATIVE = 0.01  # a token whose row leaves at least this much outside its la
 
 
 def column(columns: Columns, name: str) -> Array:
-    """One packed column as float64.
+    """One packed column as float64; see `decoded`."""
+    return decoded((columns,), name)
+
+
+def decoded(blocks: Sequence[Columns], name: str) -> Array:
+    """One packed column of several generations as float64, one after the other.
 
     Args:
-        columns: of a trace (`TRACE_COLUMNS`) or of scored rows (`ROW_COLUMNS`).
+        blocks: of traces (`TRACE_COLUMNS`) or of scored rows (`ROW_COLUMNS`).
         name: the column's name.
 
     Returns:
-        `[num_tokens]`, or `[num_tokens, width]` where the column holds several values per token; not to be written to.
+        `[tokens]`, or `[tokens, width]` where the column holds several values per token; not to be written to.
 
     Raises:
-        UsageError: no such column, it is not in the block, or its bytes do not fit `num_tokens`.
+        UsageError: no such column, a block lacks it, or its bytes do not fit its `num_tokens`.
     """
-    decoded = _decoded(Same(columns))
-    if name not in decoded:
-        decoded[name] = _decode(columns, name)
-    return decoded[name]
-
-
-class Same:
-    """A key that is equal only for the very same objects: what was worked out of a large value is found again without reading it.
-
-    It holds the objects, so that none of their identities can be given to another one meanwhile.
-    """
-
-    __slots__ = ("objects",)
-
-    def __init__(self, *objects: object) -> None:
-        self.objects = objects
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and all(map(is_, self.objects, other.objects))
-
-    def __hash__(self) -> int:
-        return hash(tuple(map(id, self.objects)))
-
-
-@lru_cache(maxsize=8)
-def _decoded(block: Same) -> dict[str, Array]:
-    """Columns decoded so far of one of the newest blocks: a pair's parts read the same ones again and again."""
-    return {}
-
-
-def _decode(columns: Columns, name: str) -> Array:
     if name not in KNOWN:
         raise UsageError(f"unknown column {name!r}", where=name, remedy=f"Known are {', '.join(KNOWN)}.")
-    if name not in columns.data:
-        raise UsageError("the column is missing", where=name, remedy="Trace and score the arm again.")
     kind, width = KNOWN[name]
-    size = np.dtype(kind).itemsize * width * columns.num_tokens
-    if len(columns.data[name]) != size:
-        raise UsageError(f"the column has {len(columns.data[name])} bytes, not {size}", where=name, remedy="Trace the arm again.")
-    values = np.frombuffer(columns.data[name], dtype=kind).astype(np.float64)
+    values = np.frombuffer(b"".join(_bytes(block, name) for block in blocks), dtype=kind).astype(np.float64)
     values.flags.writeable = False
-    return values.reshape(columns.num_tokens, width) if width > 1 else values
+    return values.reshape(-1, width) if width > 1 else values
+
+
+def require_columns(block: Columns, names: Iterable[str]) -> None:
+    """Whether a block holds these columns.
+
+    Raises:
+        UsageError: as `decoded`.
+    """
+    for name in names:
+        _bytes(block, name)
+
+
+SIZES = {name: np.dtype(kind).itemsize * width for name, (kind, width) in KNOWN.items()}  # bytes per token
+
+
+def _bytes(block: Columns, name: str) -> bytes:
+    found = block.data.get(name)
+    if found is None:
+        raise UsageError("the column is missing", where=name, remedy="Trace and score the arm again.")
+    if len(found) != SIZES[name] * block.num_tokens:
+        wanted = SIZES[name] * block.num_tokens
+        raise UsageError(f"the column has {len(found)} bytes, not {wanted}", where=name, remedy="Trace the arm again.")
+    return found
 
 
 def sampled_trace(pair: Pair) -> Columns | None:
@@ -139,32 +129,36 @@ def log_bets(log_ratio: Array, strengths: Sequence[float] = LAMBDAS, limit: floa
     return np.asarray(np.log1p(excess[..., None] * np.asarray(strengths)))
 
 
-def sum_log_bets(log_ratio: Array, strengths: Sequence[float] = LAMBDAS) -> Array:
-    """Sums of `log_bets` over the tokens, within 1e-12.
+def excess_of(log_ratio: Array) -> Array:
+    """a(x)/p(x) - 1 of a bank bet, at most 1e9 - 1; log_ratio of any shape."""
+    return np.asarray(np.expm1(np.minimum(log_ratio, MAX_LOG_RATIO)))
+
+
+def sum_log_bets(tokens: Ragged, excess: Array, strengths: Sequence[float] = LAMBDAS) -> Array:
+    """Sums of `log_bets` over the tokens of each pair, within 1e-12.
 
     Args:
-        log_ratio: `[num_tokens, alternatives]`.
+        excess: see `excess_of`, `[tokens, alternatives]`.
 
     Returns:
-        `[alternatives, len(strengths)]`.
+        `[pairs, alternatives, len(strengths)]`.
     """
-    excess = np.expm1(np.minimum(log_ratio, MAX_LOG_RATIO))
-    return sum_log(1.0 + excess[..., None] * np.asarray(strengths), MAX_LOG_RATIO)
+    stakes = np.asarray(strengths)
+    return tokens.sum_log(lambda q: 1.0 + q[..., None] * stakes, excess, MAX_LOG_RATIO)
 
 
-def sum_log_inverse_bets(log_ratio: Array, strengths: Sequence[float]) -> Array:
-    """Sums of `log_inverse_bets` over the tokens, within 1e-12, at one strength for each alternative.
+def sum_log_inverse_bets(tokens: Ragged, log_ratio: Array, excess: Array, strengths: Sequence[float]) -> Array:
+    """Sums of `log_inverse_bets` over the tokens of each pair, within 1e-12, at one strength for each alternative.
 
     Args:
-        log_ratio: `[num_tokens, alternatives]`.
+        log_ratio: `[tokens, alternatives]`; excess: the same as `excess_of` gives it.
         strengths: `[alternatives]`.
 
     Returns:
-        `[alternatives]`.
+        `[pairs, alternatives]`.
     """
-    unclipped = np.where(log_ratio >= CLIPPED, BEYOND, log_ratio)
-    excess = np.expm1(np.minimum(unclipped, BEYOND))
-    return -sum_log(1.0 + excess * np.asarray(strengths), BEYOND)
+    stakes, unclipped = np.asarray(strengths), np.where(log_ratio >= CLIPPED, math.expm1(BEYOND), excess)
+    return -tokens.sum_log(lambda q: 1.0 + q * stakes, unclipped, BEYOND)
 
 
 def log_inverse_bets(log_ratio: Array, strength: float) -> Array:
@@ -189,7 +183,10 @@ def legendre(u: Array) -> Array:
     """
     x = 2.0 * np.clip(u, 0.0, 1.0) - 1.0
     square = x * x
-    return np.stack([x, (3 * square - 1) / 2, (5 * square - 3) * x / 2, (35 * square * square - 30 * square + 3) / 8], axis=-1)
+    found = np.empty((*x.shape, len(DEGREES)))
+    found[..., 0], found[..., 1], found[..., 2] = x, (3 * square - 1) / 2, (5 * square - 3) * x / 2
+    found[..., 3] = (35 * square * square - 30 * square + 3) / 8
+    return found
 
 
 def log_mean_exp(logs: Array, axis: int = -1) -> Array:

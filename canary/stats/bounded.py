@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import cast
 
 import numpy as np
@@ -56,7 +56,7 @@ def _names(prefix: str, fractions: tuple[float, ...]) -> tuple[str, ...]:
     return tuple(f"{prefix}.{f:g}" for f in fractions)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Bets:
     """A mixture of fixed bets; each stakes a fraction of the largest amount that cannot go bankrupt.
 
@@ -86,30 +86,37 @@ class Bets:
         """Stable names of the bets' sums."""
         return _names(prefix, self.fractions)
 
-    def above(self, x: float, mean: float, low: float) -> Vector:
+    def above(self, x: float | Vector, mean: float, low: float) -> Vector:
         """Log factors that grow if the mean is above `mean`.
 
         Args:
-            x: the observation, at least `low`.
+            x: the observation, at least `low`; or several, [n].
             mean: the null is "the conditional mean is at most this".
             low: smallest value that x can take, below `mean`.
 
         Returns:
-            One log factor per bet, [bets].
+            One log factor per bet, [bets], or [n, bets].
 
         Raises:
-            ValueError: x is below `low`, so that a factor could be negative.
+            ValueError: an x is below `low`, so that a factor could be negative.
         """
         return self._factors((x - mean) / (mean - low), x)
 
-    def below(self, x: float, mean: float, high: float) -> Vector:
+    def below(self, x: float | Vector, mean: float, high: float) -> Vector:
         """Log factors that grow if the mean is below `mean`; x is at most `high`. Otherwise as `above`."""
         return self._factors((mean - x) / (high - mean), x)
 
-    def _factors(self, payoff: float, x: float) -> Vector:
-        if not payoff >= -1 - 1e-9:
+    def _factors(self, payoff: float | Vector, x: float | Vector) -> Vector:
+        inside = payoff >= -1 - 1e-9
+        if not (inside.all() if isinstance(inside, np.ndarray) else inside):
             raise ValueError(f"observation {x} is outside its bounds")
-        return np.log1p(np.asarray(self.fractions) * max(payoff, -1.0))
+        if isinstance(payoff, np.ndarray):
+            return np.asarray(np.log1p(np.maximum(payoff, -1.0)[..., None] * self._stakes))
+        return np.asarray(np.log1p(self._stakes * max(payoff, -1.0)))
+
+    @cached_property
+    def _stakes(self) -> Vector:
+        return np.asarray(self.fractions)
 
     def log_e(self, log_wealth: Vector) -> float:
         """Log of the mixture's wealth, from the summed log factors [..., bets]; an array where there are leading axes."""

@@ -13,17 +13,17 @@ from typing import cast
 import numpy as np
 
 from canary.domain.evidence import GateEvidence
-from canary.domain.pairs import DrafterKind, Pair
+from canary.domain.pairs import DrafterKind
 from canary.domain.traffic import Stratum
 from canary.stats import certificate_gates as gates
 from canary.stats import coverage
-from canary.stats.bank import BONUS, active_bursts, active_singles, is_active, log_burst, ratio_table
-from canary.stats.bets import DEGREES, SEEN, Array, column, legendre, log_inverse_bets, one_sample_distance, sum_log_inverse_bets
+from canary.stats.bank import BONUS, active_bursts, active_singles, excess_table, is_active, log_burst, ratio_table
+from canary.stats.batch import Batch, Together
+from canary.stats.bets import DEGREES, SEEN, Array, log_inverse_bets, sum_log_inverse_bets
 from canary.stats.part import Calibration, Context, Sums, Vector
-from canary.stats.products import sum_log
+from canary.stats.pit import ORDERS, pit_table
 from canary.stats.strata import tested_strata
 
-ORDERS = ("pit_id", "pit_ratio")
 MAX_STRENGTH = 0.95  # lam* where full strength is about the margin or inside it
 BURST_STRENGTH = 0.9  # a wholly corrupted request draws at least this share of its tokens from the alternative
 MAX_STAKE = 0.9  # of a PIT certificate: keeps its factor above 1 - .9 * (1 - 2m)
@@ -80,7 +80,7 @@ def log_request_certificate(log_likelihood: Array, share: float) -> Array:
     return -log_burst(log_likelihood, (share,))[..., 0]
 
 
-class Certificates:
+class Certificates(Together):
     """Gates `bank_certificate`, `pit_certificate` and `request_certificate` of the sampled stratum."""
 
     name = "certificates"
@@ -100,35 +100,34 @@ class Certificates:
         counts = tuple(f"{what}:{k}" for what in ("seen", "tv") for k in singles)
         return (*coverage.NAMES, *counts, *bank, *pit, *request)
 
-    def increments(self, context: Context, pair: Pair) -> Vector:
-        """One pair's counts and certificate logs; certificates add nothing while the attempt calibrates."""
-        counts = coverage.increments(context, pair)
-        ratios = ratio_table(context, pair)
-        if ratios is None or context.calibration is None:
-            return np.concatenate([counts, np.zeros(len(self.names(context)) - len(counts))])
-        margin, kind = context.gates.margin, context.drafter_kind
+    def increments_many(self, batch: Batch) -> Vector:
+        """Each pair's counts and certificate logs; certificates add nothing while the attempt calibrates."""
+        context, counts = batch.context, coverage.increments(batch)
+        if context.calibration is None or not batch.sampled:
+            return np.concatenate([counts, np.zeros((len(counts), len(self.names(context)) - counts.shape[1]))], axis=1)
+        margin, kind, tokens = context.gates.margin, context.drafter_kind, batch.traces.tokens
         singles = certified_singles(kind)
-        certified = ratios[:, : len(singles)]  # the bonus copies come last
-        seen = np.count_nonzero(np.abs(certified) > SEEN, axis=0)
-        tv = one_sample_distance(certified).sum(axis=0)
-        bank = sum_log_inverse_bets(certified, [strength(context.calibration, k, margin) for k in singles])
-        bursts = certified[:, [singles.index(k) for k in active_bursts(kind)]]  # [num_tokens, bursts]
-        within = -sum_log_inverse_bets(bursts, [BURST_STRENGTH] * bursts.shape[1])
+        certified, excess = (table[:, : len(singles)] for table in (ratio_table(batch), excess_table(batch)))  # bonus copies last
+        seen = tokens.sum(np.abs(certified) > SEEN)
+        tv = tokens.sum(np.maximum(-excess, 0.0))  # `one_sample_distance`
+        bank = sum_log_inverse_bets(tokens, certified, excess, [strength(context.calibration, k, margin) for k in singles])
+        bursts = [singles.index(k) for k in active_bursts(kind)]
+        within = -sum_log_inverse_bets(tokens, certified[:, bursts], excess[:, bursts], [BURST_STRENGTH] * len(bursts))
         request = log_request_certificate(within, context.gates.request_margin)
-        return np.concatenate([counts, seen, tv, bank, self._pit(context, pair), request])
+        found = np.concatenate([seen, tv, bank, self._pit(batch), request], axis=1)
+        return np.concatenate([counts, batch.spread(found)], axis=1)
 
-    def _pit(self, context: Context, pair: Pair) -> Vector:
-        trace = pair.candidate.trace
-        assert trace is not None  # `increments` looked
-        table = legendre(np.stack([column(trace, order) for order in ORDERS], axis=1))  # [num_tokens, orders, degrees]
+    def _pit(self, batch: Batch) -> Vector:
+        """Logs of the PIT certificates, [sampled, directions]."""
+        context, table = batch.context, pit_table(batch)
+        orders, signs, degrees = _pit_places(context.drafter_kind)
+        values = table[:, orders, degrees] * signs  # [tokens, directions]
         if not is_active("pit_ratio_all_directions", context.drafter_kind):
             # Where nothing was drafted no token is preferred, so the witness is 0 there: known before the draw.
-            table[:, ORDERS.index("pit_ratio")] *= column(trace, "drafted")[:, None]
-        orders, signs, degrees = _pit_places(context.drafter_kind)
-        values = table[:, orders, degrees] * signs  # [num_tokens, directions]
+            values[:, orders == ORDERS.index("pit_ratio")] *= batch.traces.column("drafted")[:, None]
         margin = context.gates.margin
         stakes = np.array([pit_stake(margin, j + 1) for j in degrees.tolist()])
-        return sum_log(1.0 - stakes * (values - 2 * margin), -math.log1p(-MAX_STAKE))
+        return batch.traces.tokens.sum_log(lambda q: 1.0 - stakes * q, values - 2 * margin, -math.log1p(-MAX_STAKE))
 
     def log_e(self, context: Context, values: Vector) -> dict[str, float]:
         """The log of every certificate, by its name."""

@@ -1,17 +1,16 @@
 """Bets on single draws of a round: is a draft accepted as often as it should be, is a number uniform, is a token from its row?
 
-Each function adds up the logs of the bets of one pair; every bet has mean at most 1 given all draws before it.
+Sums are of logs of bets, pair by pair; every bet has mean at most 1 given all draws before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from canary.stats.bets import DEGREES, LAMBDAS, MAX_LOG_RATIO, Array, legendre
-from canary.stats.judged import Flags
-from canary.stats.products import sum_log
+from canary.stats.bets import DEGREES, Array, excess_of, legendre, sum_log_bets
+from canary.stats.ragged import Flags, Ragged, joined
 
 # The share of verdicts that may go either way without being evidence: rows that were rounded elsewhere move thresholds.
 ALLOWANCE = 0.005
@@ -33,66 +32,88 @@ ACCEPT_GROUPS = (
 )
 
 _SIGNED_PIT = np.multiply.outer(np.asarray(PIT_THETAS), (1.0, -1.0))[:, :, None]  # [thetas, signs, 1]
-_SIGNED_ACCEPT = np.multiply.outer(np.asarray(ACCEPT_THETAS), (1.0, -1.0)).ravel()
-_ACCEPT_COST = ALLOWANCE * np.abs(_SIGNED_ACCEPT)
+_ACCEPT, _CERTAIN, _TIE = (np.asarray(thetas) for thetas in (ACCEPT_THETAS, CERTAIN_THETAS, TIE_THETAS))
 
 
-def accept_bets(accepted: Flags, threshold: Array) -> tuple[Array, Array]:
-    """Bets on the martingale difference D = accepted - threshold (statistics 3.4, ACC).
+def deviations(accepted: Flags, threshold: Array) -> Array:
+    """What is bet on: +-D - .005 for the martingale difference D = accepted - threshold (statistics 3.4, ACC).
 
     Args:
         accepted, threshold: [D].
 
     Returns:
-        1 + theta (+-D - .005), [D, 2 * thetas], for every judgement; and 1 + theta (-D - .005), [D, thetas], for those whose
-        threshold is 1. A threshold is known before its uniform is drawn, so that both kinds may be strata.
+        [D, 2], upwards and downwards; the mean of either is below 0.
     """
     deviation = accepted - threshold
-    both = 1 - _ACCEPT_COST + deviation[:, None] * _SIGNED_ACCEPT
-    certain = 1 + (-deviation - ALLOWANCE)[:, None] * np.asarray(CERTAIN_THETAS)
-    return both, certain
+    return np.stack([deviation - ALLOWANCE, -deviation - ALLOWANCE], axis=1)
 
 
-def accept_sums(accepted: Flags, threshold: Array) -> tuple[Array, Array, Array]:
-    """Sums of the logs of `accept_bets`: over all judgements, over those with a threshold below 1, over those with 1."""
-    below = threshold < CERTAIN
-    both, certain = accept_bets(accepted, threshold)
-    return sum_log(both, MOST_LOG), sum_log(both[below], MOST_LOG), sum_log(certain[~below], MOST_LOG)
+def accept_bets(deviation: Array) -> Array:
+    """1 + theta (+-D - .005): [..., 2] to [..., 2 * thetas], of every judgement."""
+    return np.asarray(1 + deviation[..., None, :] * _ACCEPT[:, None]).reshape(*deviation.shape[:-1], -1)
 
 
-def pit_bets(u: Array) -> Array:
-    """1 +- theta L_j(2u - 1): [n] to [n, len(PIT_NAMES)]; under a uniform u every bet has mean exactly 1."""
-    return np.asarray(1 + _SIGNED_PIT * legendre(u)[:, None, None, :]).reshape(len(u), len(PIT_NAMES))
+def certain_bets(downwards: Array) -> Array:
+    """1 + theta (-D - .005) of those whose threshold is 1: [...] to [..., thetas].
+
+    A threshold is known before its uniform is drawn, so that these judgements may be a stratum of their own.
+    """
+    return np.asarray(1 + downwards[..., None] * _CERTAIN)
 
 
-def pit_sums(groups: Mapping[str, Array]) -> dict[str, Array]:
-    """Sums of the logs of `pit_bets`, group by group: [n] each to [len(PIT_NAMES)] each."""
-    bets, end, found = pit_bets(np.concatenate(list(groups.values()))), 0, {}
-    for name, u in groups.items():
-        start, end = end, end + len(u)
-        found[name] = sum_log(bets[start:end], MOST_LOG)
-    return found
+def accept_sums(drafts: Ragged, accepted: Flags, threshold: Array) -> tuple[Array, Array, Array]:
+    """Sums of logs by pair: over all judgements, over those with a threshold below 1, over those with 1."""
+    found, certain = deviations(accepted, threshold), threshold >= CERTAIN
+    low, below = drafts.select(~certain)
+    high, surely = drafts.select(certain)
+    both = joined(drafts, below).sum_log(accept_bets, np.concatenate([found, found[low]]), MOST_LOG)
+    every, low_ones = np.split(both, 2)
+    return every, low_ones, surely.sum_log(certain_bets, found[high, 1], MOST_LOG)
 
 
-def tie_bets(u: Array, before: Array) -> Array:
-    """Bets that a uniform is tied to a number that was there before it: 1 + theta (2u - 1)(2b - 1).
+def pit_bets(table: Array) -> Array:
+    """1 +- theta L_j(2u - 1): `bets.legendre` [..., degrees] to [..., len(PIT_NAMES)]; of mean 1 under a uniform u."""
+    return np.asarray(1 + _SIGNED_PIT * table[..., None, None, :]).reshape(*table.shape[:-1], len(PIT_NAMES))
+
+
+def pit_sums(values: Sequence[tuple[Ragged, Array]]) -> list[Array]:
+    """Sums of the logs of `pit_bets` by pair, of several kinds of values worked out together.
+
+    Args:
+        values: (groups, values in [0, 1], [n]) of each kind.
+
+    Returns:
+        [pairs, len(PIT_NAMES)] of each kind.
+    """
+    if not values:
+        return []
+    table = legendre(np.concatenate([u for _, u in values]))
+    return np.split(joined(*(groups for groups, _ in values)).sum_log(pit_bets, table, MOST_LOG), len(values))
+
+
+def ties(u: Array, before: Sequence[Array]) -> Array:
+    """What is bet on where a uniform may be tied to a number that was there before it: (2u - 1)(2b - 1).
 
     Args:
         u: [n] drawn now.
-        before: [n, ties] in [0, 1], known before; .5 where there is none.
+        before: [n] each, in [0, 1] and known before; .5 where there is none.
 
     Returns:
-        [n, ties, len(TIE_THETAS)], of mean exactly 1 under a uniform u.
+        [n, ties], of mean 0 under a uniform u.
     """
-    return np.asarray(1 + ((2 * u[:, None] - 1) * (2 * before - 1))[:, :, None] * np.asarray(TIE_THETAS))
+    return np.asarray((2 * u[:, None] - 1) * (2 * np.stack(before, axis=1) - 1))
 
 
-def tie_sums(u: Array, before: Sequence[Array]) -> Array:
-    """Sums of the logs of `tie_bets`, tie by tie: [n] each to [ties * thetas]."""
-    return sum_log(tie_bets(u, np.stack(before, axis=1)), MOST_LOG).ravel()
+def tie_bets(tied: Array) -> Array:
+    """1 + theta (2u - 1)(2b - 1): [..., ties] to [..., ties, len(TIE_THETAS)]."""
+    return np.asarray(1 + tied[..., None] * _TIE)
 
 
-def ratio_sums(log_ratios: Array) -> Array:
-    """Sums of the logs of 1 + lam (a(x)/p(x) - 1), alternative by alternative: [n, alternatives] to [their strengths]."""
-    excess = np.expm1(np.minimum(log_ratios, MAX_LOG_RATIO))
-    return sum_log(1 + excess[:, :, None] * np.asarray(LAMBDAS), MAX_LOG_RATIO).ravel()
+def tie_sums(groups: Ragged, u: Array, before: Sequence[Array]) -> Array:
+    """Sums of the logs of `tie_bets` by pair, tie by tie: [n] each to [pairs, ties * thetas]."""
+    return groups.sum_log(tie_bets, ties(u, before), MOST_LOG).reshape(len(groups.lengths), -1)
+
+
+def ratio_sums(groups: Ragged, log_ratios: Array) -> Array:
+    """Sums of the logs of 1 + lam (a(x)/p(x) - 1) by pair: [n, alternatives] to [pairs, alternatives * strengths]."""
+    return sum_log_bets(groups, excess_of(log_ratios)).reshape(len(groups.lengths), -1)

@@ -13,12 +13,15 @@ from functools import cache
 import numpy as np
 
 from canary.domain.evidence import GateEvidence
-from canary.domain.pairs import TILTS, DrafterKind, Pair, Scheme
+from canary.domain.pairs import TILTS, DrafterKind, Scheme
 from canary.stats import component_bets as bets
+from canary.stats import component_watch
 from canary.stats.bank import is_active
-from canary.stats.bets import LAMBDAS, Array, log_mean_exp, sampled_trace
+from canary.stats.batch import Batch, Together
+from canary.stats.bets import LAMBDAS, Array, log_mean_exp
 from canary.stats.judged import BONUS_ALTERNATIVES, Judged, judged_of
 from canary.stats.part import Context, Sums, Vector
+from canary.stats.ragged import Flags, Ragged
 from canary.stats.rates import rate_above
 
 # A float32 threshold moves a verdict once in 1e7 draws. Thresholds and uniforms are both recorded, so that there is no noise to
@@ -34,7 +37,7 @@ class Component:
 
     Args:
         entries: names of its sums for a kind of drafter, group by group; each group holds an even share of the wealth.
-        increments: what one pair adds to each group, given its PIT sums.
+        increments: what each pair adds to each group of sums, [pairs, group] each, given the PIT sums of `_pit_sums`.
         rate: None for sums of log bets; for counts (hits, chances), the rate that an exact engine may have.
     """
 
@@ -63,18 +66,24 @@ def _tilt_places(kind: DrafterKind) -> list[int]:
 
 def _tie_sums(j: Judged, kind: DrafterKind) -> Array:
     before = {"previous": j.previous_uniform, "draft": j.draft_mid}
-    return bets.tie_sums(j.uniform, [before[name] for name in _ties(kind)])
+    return bets.tie_sums(j.drafts, j.uniform, [before[name] for name in _ties(kind)])
+
+
+def _hits(groups: Ragged, hits: Flags) -> Array:
+    """Hits and chances by pair, [pairs, 2]."""
+    return np.stack([groups.sum(hits), groups.lengths.astype(np.float64)], axis=1)
 
 
 def _pit_sums(j: Judged, active: tuple[str, ...]) -> dict[str, Array]:
     """The PIT sums of the active e-processes, worked out together."""
     values = {
-        "uniform": ("acc_uniform", j.uniform),
-        "draft": ("draft_pit", j.draft_pit),
-        "residual": ("res_pit", j.residual_pit),
-        "bonus": ("bonus", j.bonus_pit),
+        "acc_uniform": (j.drafts, j.uniform),
+        "draft_pit": (j.drafts, j.draft_pit),
+        "res_pit": (j.recoveries, j.residual_pit),
+        "bonus": (j.bonuses, j.bonus_pit),
     }
-    return bets.pit_sums({name: u for name, (test, u) in values.items() if test in active})
+    found = [name for name in values if name in active]
+    return dict(zip(found, bets.pit_sums([values[name] for name in found]), strict=True))
 
 
 def _counted(hits: str, of: str) -> Callable[[DrafterKind], tuple[tuple[str, ...], ...]]:
@@ -87,44 +96,46 @@ def _counted(hits: str, of: str) -> Callable[[DrafterKind], tuple[tuple[str, ...
 COMPONENTS: dict[str, Component] = {
     "acc": Component(
         lambda kind: bets.ACCEPT_GROUPS,
-        lambda j, kind, pits: bets.accept_sums(j.accepted, j.threshold),
+        lambda j, kind, pits: bets.accept_sums(j.drafts, j.accepted, j.threshold),
     ),
     "acc_over": Component(
         _counted("accepted_against_rule", "judged"),
-        lambda j, kind, pits: (np.array([j.accepted_against_rule, len(j.accepted)]),),
+        lambda j, kind, pits: (_hits(j.drafts, j.accepted_against_rule),),
         RULE_NULL,
     ),
     "acc_under": Component(
         _counted("rejected_against_rule", "judged"),
-        lambda j, kind, pits: (np.array([j.rejected_against_rule, len(j.accepted)]),),
+        lambda j, kind, pits: (_hits(j.drafts, j.rejected_against_rule),),
         RULE_NULL,
     ),
     "acc_uniform": Component(
         lambda kind: (bets.PIT_NAMES, tuple(f"{name}@{theta:g}" for name in _ties(kind) for theta in bets.TIE_THETAS)),
-        lambda j, kind, pits: (pits["uniform"], _tie_sums(j, kind)),
+        lambda j, kind, pits: (pits["acc_uniform"], _tie_sums(j, kind)),
     ),
     "draft_pit": Component(
         lambda kind: (bets.PIT_NAMES,),
-        lambda j, kind, pits: (pits["draft"],),
+        lambda j, kind, pits: (pits["draft_pit"],),
     ),
     "res": Component(
         lambda kind: (_ratio_entries(_tilts(kind)),),
-        lambda j, kind, pits: (bets.ratio_sums(j.residual[:, _tilt_places(kind)]),),
+        lambda j, kind, pits: (bets.ratio_sums(j.recoveries, j.residual[:, _tilt_places(kind)]),),
     ),
     "res_pit": Component(
         lambda kind: (bets.PIT_NAMES,),
-        lambda j, kind, pits: (pits["residual"],),
+        lambda j, kind, pits: (pits["res_pit"],),
     ),
     "resv": Component(
         _counted("impossible", "recovered"),
-        lambda j, kind, pits: (np.array([j.impossible.sum(), len(j.impossible)]),),
+        lambda j, kind, pits: (_hits(j.recoveries, j.impossible),),
         IMPOSSIBLE_NULL,
     ),
     "bonus": Component(
         lambda kind: (_ratio_entries(BONUS_ALTERNATIVES), bets.PIT_NAMES),
-        lambda j, kind, pits: (bets.ratio_sums(j.bonus), pits["bonus"]),
+        lambda j, kind, pits: (bets.ratio_sums(j.bonuses, j.bonus), pits["bonus"]),
     ),
 }
+
+RATES = {name: component.rate for name, component in COMPONENTS.items()}
 
 
 @cache
@@ -144,7 +155,7 @@ def _groups(kind: DrafterKind, scheme: Scheme) -> tuple[tuple[str, int, int], ..
     return tuple(found)
 
 
-class Components:
+class Components(Together):
     """The component tests of the sampled stratum."""
 
     name = "components"
@@ -155,16 +166,15 @@ class Components:
         active = active_components(kind, context.scheme)
         return tuple(f"{name}.{entry}" for name in active for group in COMPONENTS[name].entries(kind) for entry in group)
 
-    def increments(self, context: Context, pair: Pair) -> Vector:
+    def increments_many(self, batch: Batch) -> Vector:
         """Per pair: sums of log bets over its judged, recovered and bonus tokens, and counts."""
-        kind, trace = context.drafter_kind, sampled_trace(pair)
-        active = active_components(kind, context.scheme)
-        if trace is None or not active:
-            return np.zeros(len(self.names(context)))
-        judged = judged_of(trace, kind)
+        kind, active = batch.context.drafter_kind, active_components(batch.context.drafter_kind, batch.context.scheme)
+        if not batch.sampled or not active:
+            return np.zeros((len(batch.pairs), len(self.names(batch.context))))
+        judged = judged_of(batch.traces, kind)
         pits = _pit_sums(judged, active)
         groups = [group for name in active for group in COMPONENTS[name].increments(judged, kind, pits)]
-        return np.concatenate(groups, dtype=np.float64)
+        return batch.spread(np.concatenate(groups, axis=1, dtype=np.float64))
 
     def log_e(self, context: Context, values: Vector) -> dict[str, float]:
         """Every active e-process: the log of the mean over its groups of the mean over their bets, or that of its rate."""
@@ -182,3 +192,11 @@ class Components:
     def assess(self, context: Context, sums: Sums) -> list[GateEvidence]:
         """No gate: wealth is weighed with the other parts' in `losslessness`."""
         return []
+
+    def request_weights(self, context: Context) -> Vector:
+        """See `part.Watched`."""
+        return component_watch.weights(_groups(context.drafter_kind, context.scheme), RATES)
+
+    def log_request_bets(self, context: Context, increments: Vector) -> Vector:
+        """See `part.Watched`."""
+        return component_watch.log_bets(_groups(context.drafter_kind, context.scheme), RATES, increments)

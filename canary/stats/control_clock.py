@@ -38,7 +38,7 @@ class Clock:
         baseline, candidate = pair.baseline_timing, pair.candidate_timing
         if baseline is None or candidate is None:
             return {"untimed": 1.0}
-        if min(baseline.num_tokens, candidate.num_tokens) < max(2, context.gates.min_speed_tokens):
+        if any(t.num_tokens < max(2, context.gates.min_speed_tokens) * t.concurrency for t in (baseline, candidate)):
             return {"short": 1.0}
         first, second = baseline.seconds_per_token or math.nan, candidate.seconds_per_token or math.nan
         if not (0 < first < math.inf and 0 < second < math.inf):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from canary.domain.evidence import GateEvidence
-from canary.stats import control, fold
+from canary.stats import control, drift_gate, fold, watch
 from canary.stats.battery import Battery
 from canary.stats.fold import Elsewhere
 from canary.stats.part import Context
@@ -90,6 +90,13 @@ class ControlledBattery:
         return ControlledState(self.main.fold(state.main, main), self.control.fold(state.control, control))
 
     def assess(self, state: ControlledState) -> tuple[GateEvidence, ...]:
-        """Every gate of the candidate, and the A/A arm's one."""
-        found = self.main.assess(state.main)
+        """Every gate of the candidate, the one about its acceptance since it was frozen, and the A/A arm's one."""
+        found = (*self.main.assess(state.main), *self._drift(state.main))
         return (*found, control.judge(self.control, state.control)) if self._asked else found
+
+    def _drift(self, state: State) -> tuple[GateEvidence, ...]:
+        context = self.main.context
+        if state.reference is None or state.drift is None:
+            return ()
+        limit = watch.threshold(context)
+        return (drift_gate.shadow(context.gates.acceptance_drift_margin, limit, state.reference, state.drift),)

@@ -6,14 +6,17 @@ Counts only; it never decides whether a gate passes beyond saying that there is 
 from __future__ import annotations
 
 import math
+import struct
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
 
 from canary.domain.pairs import Pair
 from canary.domain.traffic import Stratum
-from canary.stats.bets import INFORMATIVE, column, sampled_trace
-from canary.stats.part import Context, Sums, Vector
+from canary.stats.batch import Batch
+from canary.stats.bets import INFORMATIVE
+from canary.stats.part import Sums, Vector
 
 # Upper edges of the buckets that temperatures are counted in; sums have no minimum, counts do.
 TEMPERATURES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2.0, math.inf)
@@ -32,30 +35,35 @@ NAMES = (
 )
 
 
-def increments(context: Context, pair: Pair) -> Vector:
-    """One pair's counts, in the order of `NAMES`."""
-    counts = np.zeros(len(NAMES))
-    counts[list(Stratum).index(pair.stratum)] = 1
-    if pair.stratum is not Stratum.SAMPLED:
-        return counts
-    trace = sampled_trace(pair)
-    if trace is None or context.calibration is None:
-        return counts
-    informative = float(np.sum(1.0 - column(trace, "max_prob") > INFORMATIVE))
-    drafted = float(column(trace, "drafted").sum())
-    reached = [float(trace.num_tokens >= n) for n in REACHES]
-    counts[2:] = [1, trace.num_tokens, informative, drafted, *reached, *_temperature(pair)]
-    return counts
+_FIRST_REACH = NAMES.index(f"reach_{REACHES[0]}")
+_FIRST_TEMPERATURE = NAMES.index(f"temperature_{TEMPERATURES[0]:g}")
 
 
-def _temperature(pair: Pair) -> list[float]:
-    """1 in the bucket of the request's temperature; none where no row was scored, since scored rows carry it."""
+def increments(batch: Batch) -> Vector:
+    """Each pair's counts, [pairs, len(NAMES)]."""
+    counts = np.zeros((len(batch.pairs), len(NAMES)))
+    sampled = np.array([pair.stratum is Stratum.SAMPLED for pair in batch.pairs])
+    counts[:, 0], counts[:, 1] = ~sampled, sampled
+    if batch.context.calibration is None or not batch.sampled:
+        return counts
+    traces, found = batch.traces, np.zeros((len(batch.sampled), len(NAMES)))
+    informative = traces.tokens.sum(1.0 - traces.column("max_prob") > INFORMATIVE)
+    drafted = traces.tokens.sum(traces.column("drafted"))
+    found[:, 2:_FIRST_REACH] = np.stack([np.ones_like(drafted), traces.tokens.lengths, informative, drafted], axis=1)
+    found[:, _FIRST_REACH:_FIRST_TEMPERATURE] = traces.tokens.lengths[:, None] >= np.asarray(REACHES)
+    for row, at in enumerate(batch.sampled):
+        if (bucket := _temperature(batch.pairs[at])) is not None:
+            found[row, _FIRST_TEMPERATURE + bucket] = 1.0
+    return counts + batch.spread(found)
+
+
+def _temperature(pair: Pair) -> int | None:
+    """Which bucket the request's temperature is in; None where no row was scored, since scored rows carry it."""
     rows = pair.candidate.rows
-    if rows is None or not rows.data.get("temperature"):
-        return [0.0] * len(TEMPERATURES)
-    value = float(column(rows, "temperature")[0])
-    bucket = next(at for at, edge in enumerate(TEMPERATURES) if value <= edge + ROUNDING)
-    return [float(at == bucket) for at in range(len(TEMPERATURES))]
+    if rows is None or not (block := rows.data.get("temperature")):
+        return None
+    (value,) = struct.unpack_from("<f", block)
+    return bisect_left(TEMPERATURES, value - ROUNDING)
 
 
 def strata(sums: Sums) -> dict[Stratum, float]:

@@ -14,8 +14,10 @@ import numpy as np
 
 from canary.domain.evidence import GateEvidence
 from canary.stats.part import Context, Sums, Vector
+from canary.stats.ragged import Flags
 from canary.stats.rate_gate import Claim, Floor, judge
 from canary.stats.rates import rate_above, rate_below, sign_above
+from canary.stats.scored import Scored
 from canary.stats.strata import reached
 
 ARMS = ("positions", "events", "baseline_positions", "baseline_events", "baseline_requests", "baseline_requests_hit")
@@ -24,25 +26,23 @@ NAMES = (*ARMS, *CERTIFIED)
 SIGNS = ("only_candidate", "only_baseline")
 
 
-def increments(context: Context, candidate: np.ndarray, baseline: np.ndarray) -> dict[str, float]:
-    """What one scored pair adds to `NAMES`; calibrating pairs enter no certificate.
+def increments(context: Context, scored: Scored, candidate: Flags, baseline: Flags) -> Vector:
+    """What every scored pair adds to `NAMES` and `SIGNS`; calibrating pairs enter no certificate.
 
     Args:
-        candidate, baseline: where each arm has an event, booleans [tokens] of that arm.
+        candidate, baseline: where each arm has an event, [tokens] of that arm.
+
+    Returns:
+        [scored, len(NAMES) + len(SIGNS)].
     """
-    seen = (candidate.size, candidate.sum(), baseline.size, baseline.sum(), 1.0, baseline.any())
-    found = {name: float(value) for name, value in zip(ARMS, seen, strict=True)}
-    if context.calibration is not None:
-        certified = (candidate.size, candidate.sum(), 1.0, candidate.any())
-        found |= {name: float(value) for name, value in zip(CERTIFIED, certified, strict=True)}
-    return found
-
-
-def sign_increments(candidate: np.ndarray, baseline: np.ndarray) -> dict[str, float]:
-    """Whether only one arm has an event in the positions that both texts have; booleans [tokens] of each arm."""
-    shared = min(candidate.size, baseline.size)
-    one, other = bool(candidate[:shared].any()), bool(baseline[:shared].any())
-    return {"only_candidate": float(one and not other), "only_baseline": float(other and not one)}
+    ours, theirs = (table.tokens for table in scored.arms)
+    one, hit, baseline_hit = np.ones(len(scored.places)), ours.any(candidate), theirs.any(baseline)
+    seen = [ours.lengths, ours.sum(candidate), theirs.lengths, theirs.sum(baseline), one, baseline_hit]
+    certified = [seen[0], seen[1], one, hit] if context.calibration is not None else [0.0 * one] * len(CERTIFIED)
+    # A sign is about the positions that both texts have.
+    shared = np.minimum(ours.lengths, theirs.lengths)
+    here, there = (t.any(flags & (t.offset < shared[t.group])) for t, flags in ((ours, candidate), (theirs, baseline)))
+    return np.stack([*seen, *certified, here & ~there, there & ~here], axis=1).astype(np.float64)
 
 
 def log_kill(events: float, positions: float, null: float, sums: Sums) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice, pairwise
 from typing import Protocol
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from canary.domain.errors import ConflictError
 from canary.domain.traffic import Stratum
-from canary.stats import completeness, losslessness, watch
+from canary.stats import acceptance, completeness, drift, losslessness, reference, watch
 from canary.stats.bounded import log_mixed
 from canary.stats.layout import Layout
 from canary.stats.part import Context, Vector
@@ -72,13 +73,23 @@ class Folder:
         self._context = context
         self._layout = layout
         self._calibration_hash = calibration_hash
+        accepting = (p.sums for p in layout.places if isinstance(p.part, acceptance.Acceptance))
+        self._accepting = next(accepting, None) if context.num_speculative_tokens else None
 
     def start(self) -> State:
         """The state before the first ordinal."""
+        return self._quiet.copy()
+
+    @cached_property
+    def _quiet(self) -> State:
         sums = np.zeros(len(self._layout.names))
         carries = {p.part.name: p.chained.first_carry(self._context) for p in self._layout.places if p.chained}
         quiet = Watch(np.zeros(len(self._layout.watch_weights)))
-        return State(self._layout.fingerprint, sums, self._keyed(self.log_e(sums)), None, carries, quiet)
+        state = State(self._layout.fingerprint, sums, self._keyed(self.log_e(sums)), None, carries, quiet)
+        if self._accepting is not None:
+            k = self._context.num_speculative_tokens
+            state.reference, state.drift = reference.Reference.empty(k), drift.Drift.quiet(k)
+        return state
 
     def fold(self, state: State, items: Iterable[FoldItem]) -> State:
         """See `Battery.fold`."""
@@ -156,7 +167,9 @@ class Folder:
         state.peaks = {key: max(value, state.peaks[key]) for key, value in peaks.items()}
         kill = float(self._kill(merged(log_e), sums[:, : len(Stratum)]).max())
         state.kill_peak = kill if state.kill_peak is None else max(kill, state.kill_peak)
-        state.watch = self._watched(state.watch, increments, [item.ordinal for item in items], sums)
+        ordinals = [item.ordinal for item in items]
+        state.watch = self._watched(state.watch, increments, ordinals, sums)
+        self._drifted(state, increments, ordinals)
         state.sums = sums[-1].copy()
 
     def _chained(self, state: State, stored: Vector) -> Vector:
@@ -187,6 +200,22 @@ class Folder:
             ordinals,
             sums,
             self.log_kill,
+        )
+
+    def _drifted(self, state: State, increments: Vector, ordinals: Sequence[int]) -> None:
+        """Take the pairs with drafts into the reference, and those after it into the detector of a fall."""
+        if self._accepting is None or state.reference is None or state.drift is None:
+            return
+        present, accepted, drafts = acceptance.by_position(self._context, increments[:, self._accepting])
+        state.reference, taken = reference.gather(state.reference, accepted, drafts)
+        state.drift = drift.advance(
+            state.drift,
+            state.reference,
+            self._context.gates.acceptance_drift_margin,
+            watch.threshold(self._context),
+            accepted[taken:],
+            drafts[taken:],
+            np.asarray(ordinals)[present][taken:].tolist(),
         )
 
     @staticmethod

@@ -5,20 +5,22 @@ Text equality is never looked at: one near tie changes all that follows, in the 
 
 from __future__ import annotations
 
+import numpy as np
+
 from canary.domain.evidence import GateEvidence
-from canary.domain.pairs import Pair
 from canary.domain.traffic import Stratum
 from canary.stats import events
+from canary.stats.batch import Batch, Together
 from canary.stats.events import Events
 from canary.stats.part import Context, Sums, Vector
-from canary.stats.rows import both_rows, scored
-from canary.stats.strata import pack, section, tested_strata
+from canary.stats.scored import Scored, distances
+from canary.stats.strata import section, tested_strata
 
 EXACT_TAU_GAP = 1e-3  # logits; fp32 rows have no noise to allow for
 PREFIX = "gap."
 
 
-class Greedy:
+class Greedy(Together):
     """Teacher-forced logit gaps of the greedy stratum; a gap above tau_gap is an event (see `events`).
 
     Gates: `gap_certificate` (positions, against `gap_rate`) and `request_certificate_greedy` (requests, `request_margin`).
@@ -36,13 +38,19 @@ class Greedy:
         """The gap, in logits, above which a token is an event."""
         return min(context.gates.tau_gap, EXACT_TAU_GAP) if context.exact_rows else context.gates.tau_gap
 
-    def increments(self, context: Context, pair: Pair) -> Vector:
-        greedy = pair.stratum is Stratum.GREEDY
-        found = {"requests": 1.0, "greedy_requests": float(greedy)}
-        if greedy and scored(pair):
-            candidate, baseline = (gaps > self.tau(context) for gaps in both_rows(pair, "logit_gap"))
-            found |= events.increments(context, candidate, baseline) | events.sign_increments(candidate, baseline)
-        return pack(self.names(context), found)
+    def increments_many(self, batch: Batch) -> Vector:
+        """Requests, and the events of those that are greedy and scored."""
+        found = np.zeros((len(batch.pairs), len(self.names(batch.context))))
+        greedy = [pair.stratum is Stratum.GREEDY for pair in batch.pairs]
+        found[:, 0], found[:, 1] = 1.0, greedy
+        scored = Scored.of(batch)
+        if any(greedy[at] for at in scored.places):
+            candidate, baseline = (distances(table, "logit_gap") > self.tau(batch.context) for table in scored.arms)
+            counts = events.increments(batch.context, scored, candidate, baseline)
+            for row, at in enumerate(scored.places):
+                if greedy[at]:
+                    found[at, len(self.counts) :] = counts[row]
+        return found
 
     def log_e(self, context: Context, values: Vector) -> dict[str, float]:
         sums = Sums(self.names(context), values)

@@ -1,4 +1,4 @@
-"""What the component tests read of one pair: judged drafts, recovered and bonus tokens, picked out of the trace's columns.
+"""What the component tests read of their pairs: judged drafts, recovered and bonus tokens, picked out of the trace's columns.
 
 Whether a draft was accepted comes from where the token came from; thresholds come from the rows. It bets on nothing.
 """
@@ -9,12 +9,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from canary.domain.pairs import ALTERNATIVES, Columns, DrafterKind, Provenance
-from canary.stats.bets import SEEN, Array, column
-
-Flags = NDArray[np.bool_]
+from canary.domain.pairs import ALTERNATIVES, DrafterKind, Provenance
+from canary.stats.batch import Table
+from canary.stats.bets import SEEN, Array
+from canary.stats.ragged import Flags, Ragged
 
 IMPOSSIBLE_LOG_RATIO = -math.log(0.8)  # p(x) < .8 q(x) (statistics 3.4, RESV); leaves room for the rounding of near ties
 ROUNDING = 1e-6  # of thresholds and uniforms stored as float32: closer than this, either verdict is right
@@ -25,13 +24,14 @@ _DRAFT = ALTERNATIVES.index("draft")
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """D judged drafts, R recovered and M bonus tokens of one pair, each in the order of the text.
+    """D judged drafts, R recovered and M bonus tokens of several pairs, pair after pair, each in the order of its text.
 
     Args:
+        drafts, recoveries, bonuses: how many of each belong to which pair.
         accepted: [D].
         threshold: [D] min(1, p/q), from the rows.
         uniform: [D] that the draft was judged with.
-        previous_uniform: [D] that of the judgement before it; .5 at the first.
+        previous_uniform: [D] that of the pair's judgement before it; .5 at its first.
         draft_pit, draft_mid: [D] where the draft lies in its own row; nan for one-hot drafts.
         residual: [R, len(TILTS)] log a(x)/res(x).
         residual_pit: [R] randomised PIT in the residual.
@@ -40,6 +40,9 @@ class Judged:
         bonus_pit: [M] randomised PIT in the target row.
     """
 
+    drafts: Ragged
+    recoveries: Ragged
+    bonuses: Ragged
     accepted: Flags
     threshold: Array
     uniform: Array
@@ -53,46 +56,49 @@ class Judged:
     bonus_pit: Array
 
     @property
-    def accepted_against_rule(self) -> int:
-        """Drafts that were accepted although their uniform is not below their threshold."""
-        return int((self.accepted & (self.uniform > self.threshold + ROUNDING)).sum())
+    def accepted_against_rule(self) -> Flags:
+        """[D] drafts that were accepted although their uniform is not below their threshold."""
+        return np.asarray(self.accepted & (self.uniform > self.threshold + ROUNDING))
 
     @property
-    def rejected_against_rule(self) -> int:
-        """Drafts that were rejected although their uniform is below their threshold."""
-        return int((~self.accepted & (self.uniform < self.threshold - ROUNDING)).sum())
+    def rejected_against_rule(self) -> Flags:
+        """[D] drafts that were rejected although their uniform is below their threshold."""
+        return np.asarray(~self.accepted & (self.uniform < self.threshold - ROUNDING))
 
 
-def judged_of(trace: Columns, kind: DrafterKind) -> Judged:
+def judged_of(traces: Table, kind: DrafterKind) -> Judged:
     """Pick the columns apart.
 
     Args:
-        trace: of a sampled pair that is well formed.
+        traces: of sampled pairs that are well formed.
 
     Raises:
         UsageError: a column is missing or of the wrong size.
     """
-    provenance, ratios = column(trace, "provenance"), column(trace, "log_ratio")
-    drafted, recovered, bonus = (column(trace, "drafted") == 1).nonzero()[0], *_places(provenance)
-    uniform = column(trace, "accept_uniform")[drafted]
+    column, tokens = traces.column, traces.tokens
+    provenance, ratios = column("provenance"), column("log_ratio")
+    drafted, drafts = tokens.select(column("drafted") == 1)
+    recovered, recoveries = tokens.select(provenance == Provenance.RECOVERED)
+    bonus, bonuses = tokens.select(provenance == Provenance.BONUS)
+    uniform = column("accept_uniform")[drafted]
+    previous = np.concatenate([[0.5], uniform])[: len(uniform)]
+    previous[drafts.offset == 0] = 0.5
     return Judged(
+        drafts=drafts,
+        recoveries=recoveries,
+        bonuses=bonuses,
         accepted=provenance[drafted] == Provenance.ACCEPTED,
-        threshold=column(trace, "accept_threshold")[drafted],
+        threshold=column("accept_threshold")[drafted],
         uniform=uniform,
-        previous_uniform=np.concatenate([[0.5], uniform])[: len(uniform)],
-        draft_pit=column(trace, "draft_pit")[drafted],
-        draft_mid=column(trace, "draft_mid")[drafted],
-        residual=column(trace, "residual_log_ratio")[recovered],
-        residual_pit=column(trace, "residual_pit")[recovered],
+        previous_uniform=previous,
+        draft_pit=column("draft_pit")[drafted],
+        draft_mid=column("draft_mid")[drafted],
+        residual=column("residual_log_ratio")[recovered],
+        residual_pit=column("residual_pit")[recovered],
         impossible=impossible(ratios[recovered, _DRAFT], kind),
-        bonus=np.concatenate([column(trace, "bonus_log_ratio")[bonus, None], ratios[bonus][:, _FROM_BANK]], axis=1),
-        bonus_pit=column(trace, "pit_id")[bonus],
+        bonus=np.concatenate([column("bonus_log_ratio")[bonus, None], ratios[bonus][:, _FROM_BANK]], axis=1),
+        bonus_pit=column("pit_id")[bonus],
     )
-
-
-def _places(provenance: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where recovered and bonus tokens stand."""
-    return (provenance == Provenance.RECOVERED).nonzero()[0], (provenance == Provenance.BONUS).nonzero()[0]
 
 
 def impossible(draft_log_ratio: Array, kind: DrafterKind) -> Flags:

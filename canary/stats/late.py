@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from canary.domain.pairs import Pair
+from canary.stats.batch import Table
 from canary.stats.bounded import log_mixed
 from canary.stats.part import Context, Sums, Vector
+from canary.stats.ragged import Flags, Ragged
 from canary.stats.rates import rate_above, rate_upper
-from canary.stats.strata import row_column
+from canary.stats.scored import Scored, distances
 
 STARTS = (0, 16, 64, 256)  # first position of each bucket; the last one is open
-ENDS = (*STARTS[1:], 1 << 62)
 BUCKETS = ("0-15", "16-63", "64-255", "256+")
 EXACT_TAU_ROW = 1e-3  # TV; fp32 rows of any two kernels agree to .00000 (statistics 3.6)
 _COUNTS = ("candidate_rows", "candidate_tv", "baseline_rows", "baseline_tv", "replayed_rows", "replayed_tv", "replayed_events")
-_NOTHING = [0.0] * (3 * len(BUCKETS))  # of a replay that there is not
 
 NAMES = tuple(f"{bucket}.{count}" for count in _COUNTS for bucket in BUCKETS)
 
@@ -29,34 +28,35 @@ def tau(context: Context) -> float:
     return min(context.gates.tau_row, EXACT_TAU_ROW) if context.exact_rows else context.gates.tau_row
 
 
-def increments(context: Context, pair: Pair) -> list[float]:
-    """What one scored pair adds: rows and clipped distances of both arms, and of the replay where there is one.
+def increments(context: Context, scored: Scored) -> Vector:
+    """What every scored pair adds: rows and clipped distances of both arms, and of the replay where there is one.
 
     Returns:
-        In the order of `NAMES`.
+        [scored, len(NAMES)].
 
     Raises:
         ValueError: a column is missing or does not fit the text.
     """
-    rows, limit = pair.candidate.rows, context.gates.tau_row
-    assert rows is not None
-    assert pair.baseline.rows is not None
-    found: list[float] = []
-    for each in (rows, pair.baseline.rows):
-        found += _by_bucket(np.minimum(row_column(each, "row_tv"), limit))
-    if "replay_tv" not in rows.data:
-        return found + _NOTHING
-    replayed = row_column(rows, "replay_tv")
-    return found + _by_bucket(np.minimum(replayed, limit)) + _sums((replayed > tau(context)).astype(np.float64))
+    limit, found = context.gates.tau_row, np.zeros((len(scored.places), len(NAMES)))
+    width = len(BUCKETS)
+    for at, table in enumerate(scored.arms):
+        counts = _by_bucket(table.tokens, np.minimum(distances(table, "row_tv"), limit))
+        found[:, 2 * at * width : 2 * (at + 1) * width] = counts
+    replayed = [at for at, rows in enumerate(scored.candidate.blocks) if "replay_tv" in rows.data]
+    if replayed:
+        table = Table([scored.candidate.blocks[at] for at in replayed])
+        values = distances(table, "replay_tv")
+        outliers = _by_bucket(table.tokens, values > tau(context))[:, width:]
+        found[replayed, 4 * width :] = np.concatenate([_by_bucket(table.tokens, np.minimum(values, limit)), outliers], axis=1)
+    return found
 
 
-def _by_bucket(values: Vector) -> list[float]:
-    """Rows of every bucket, then the sum of its values; values [tokens]."""
-    return [float(max(min(end, len(values)) - start, 0)) for start, end in zip(STARTS, ENDS, strict=True)] + _sums(values)
-
-
-def _sums(values: Vector) -> list[float]:
-    return [float(values[start:end].sum()) if start < len(values) else 0.0 for start, end in zip(STARTS, ENDS, strict=True)]
+def _by_bucket(tokens: Ragged, values: Vector | Flags) -> Vector:
+    """Rows of every bucket, then the sum of its values: [tokens] to [groups, 2 * buckets]."""
+    cell = tokens.group * len(BUCKETS) + np.searchsorted(STARTS, tokens.offset, side="right") - 1
+    size = len(tokens.lengths) * len(BUCKETS)
+    sums = [np.bincount(cell, weights, size).reshape(-1, len(BUCKETS)) for weights in (None, values)]
+    return np.concatenate(sums, axis=1)
 
 
 def log_e(context: Context, sums: Sums, prefix: str) -> float:

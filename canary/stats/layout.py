@@ -18,6 +18,11 @@ from canary.stats.part import Chained, Context, Part, Vector, Watched
 
 STRATA = tuple(f"strata.{stratum}" for stratum in Stratum)  # the first numbers: 1 in the pair's stratum
 
+# How the watched parts share the change detector, in twentieths where all are there. A part that holds a share w is log(1/w) nats
+# late. The bank keeps the fifth that it would have of five alike, and the components, which hold nine e-processes, have as much;
+# one greedy gap, one outlier or one request with shared randomness is worth many nats, so that those parts give way.
+WATCH_SHARES = {"bank": 4, "components": 4, "pit": 3, "outliers": 3, "greedy": 3, "xreq": 3}
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -73,6 +78,7 @@ class Layout:
 
     @cached_property
     def watch_weights(self) -> Vector:
-        """Weight of every watched bet, [bets]: the parts share evenly."""
-        weights = [part.request_weights(self._context) / len(self.watched) for part, _ in self.watched]
+        """Weight of every watched bet, [bets]: the parts that there are share by `WATCH_SHARES`."""
+        total = sum(WATCH_SHARES[part.name] for part, _ in self.watched)
+        weights = [part.request_weights(self._context) * (WATCH_SHARES[part.name] / total) for part, _ in self.watched]
         return np.concatenate(weights) if weights else np.zeros(0)

@@ -12,13 +12,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from canary.domain.errors import ConflictError
+from canary.domain.facts import DRIFT_GATE
 from canary.domain.live_policy import LiveGates
 from canary.domain.observations import Observation
 from canary.domain.pairs import Arm
 from canary.domain.policy import Gates
+from canary.stats import live_drift
+from canary.stats.drift import Drift
 from canary.stats.live_tracks import Block, Bounds, Centre, Track
+from canary.stats.recorded import Recorded
+from canary.stats.reference import Reference
 
-VERSION = 1
+VERSION = 2
 MAX_DRAFTED = 128  # a request with more draft tokens is scaled down to so many (statistics 4)
 REACH = math.log(4)  # seconds are clipped at a quarter and four times the baseline's median
 LEFT_OUT = ("early", "other_stage", "other_engine", "calibrating", "without_drafts")
@@ -59,6 +64,8 @@ class LiveContext:
         alpha: of every economy gate, each way.
         safety_alpha: of each safety gate's e-process.
         engine: the subject's fingerprint.
+        reference: what the shadow's drafts accepted; None until it is frozen.
+        full: name of the stage that leaves the baseline no traffic.
     """
 
     gates: Gates
@@ -66,6 +73,8 @@ class LiveContext:
     alpha: float
     safety_alpha: float
     engine: str
+    reference: Reference | None = None
+    full: str = "full"
 
     def bounds(self, name: str) -> Bounds:
         """Where a quantity lies and what decides about it."""
@@ -95,6 +104,8 @@ class LiveState:
         newest: when the newest one was observed, by quantity, baseline first; 0 without one.
         counts: accepted and draft tokens and drafts of the candidate, and the five sums of its acceptance's interval.
         left_out: observations that entered nothing, by reason.
+        drifts: detectors of a fall in the candidate's acceptance, by load band.
+        recorded: the baseline's failures before full and the candidate's at full, by safety gate; the attempt's, in every stage.
     """
 
     stage: str
@@ -107,12 +118,15 @@ class LiveState:
     newest: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     counts: Mapping[str, float] = field(default_factory=dict)
     left_out: Mapping[str, int] = field(default_factory=dict)
+    drifts: Mapping[str, Drift] = field(default_factory=dict)
+    recorded: Mapping[str, Recorded] = field(default_factory=dict)
 
     def enter(self, stage: str, since: float, *, carry: bool) -> LiveState:
-        """The state at another stage's entry: empty but for the safety gates' bets, or all of it where the economy is carried."""
+        """The state at another stage's entry: empty but for what safety gates keep, or all of it where the economy is carried."""
         if carry:
             return replace(self, stage=stage, since=since)
-        return LiveState(stage, since, tracks={name: t for name, t in self.tracks.items() if name in SAFETY})
+        bets = {name: t for name, t in self.tracks.items() if name in SAFETY}
+        return LiveState(stage, since, tracks=bets, recorded=self.recorded)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; through text and back every float keeps its bits."""
@@ -126,6 +140,8 @@ class LiveState:
             **{name: {k: list(v) for k, v in getattr(self, name).items()} for name in ("seen", "totals", "newest")},
             "counts": dict(self.counts),
             "left_out": dict(self.left_out),
+            "drifts": {band: d.to_json() for band, d in self.drifts.items()},
+            "recorded": {name: r.to_json() for name, r in self.recorded.items()},
         }
 
     @classmethod
@@ -146,6 +162,8 @@ class LiveState:
             **{name: {k: tuple(v) for k, v in found[name].items()} for name in ("seen", "totals", "newest")},
             counts=dict(found["counts"]),
             left_out=dict(found["left_out"]),
+            drifts={band: Drift.from_json(d) for band, d in found["drifts"].items()},
+            recorded={name: Recorded.from_json(r) for name, r in found["recorded"].items()},
         )
 
 
@@ -165,7 +183,8 @@ class _Work:
         self.state = state
         self.tracks, self.blocks, self.centres = dict(state.tracks), dict(state.blocks), dict(state.centres)
         self.seen, self.totals, self.newest = dict(state.seen), dict(state.totals), dict(state.newest)
-        self.counts, self.left_out = dict(state.counts), dict(state.left_out)
+        self.counts, self.left_out, self.drifts = dict(state.counts), dict(state.left_out), dict(state.drifts)
+        self.recorded = dict(state.recorded)
 
     def done(self) -> LiveState:
         return LiveState(
@@ -179,6 +198,8 @@ class _Work:
             self.newest,
             self.counts,
             self.left_out,
+            self.drifts,
+            self.recorded,
         )
 
     def add(self, o: Observation) -> None:
@@ -213,10 +234,20 @@ class _Work:
                 self._leave_out("calibrating")
                 return
             x = centre.clip(x, REACH)
+        if name in SAFETY:
+            self._record(name, o.arm, bool(x))
         self._count(name, o, x)
         self.blocks[name], difference = self.blocks.get(name, Block()).add(o.arm is Arm.CANDIDATE, x)
         if difference is not None:
             self._bet(name, difference)
+
+    def _record(self, name: str, arm: Arm, failed: bool) -> None:
+        """Before full the baseline's failures, at full the candidate's; the others say nothing there."""
+        record, at_full = self.recorded.get(name, Recorded()), self.state.stage == self.context.full
+        if at_full and arm is Arm.CANDIDATE:
+            self.recorded[name] = record.add_candidate(failed, self.context.gates.error_margin, self.context.safety_alpha)
+        elif not at_full and arm is Arm.BASELINE:
+            self.recorded[name] = record.add_baseline(failed)
 
     def _accept(self, o: Observation) -> None:
         """As the shadow's acceptance: Z = A - floor * D of a request, with D scaled to at most 128 (statistics 4)."""
@@ -233,6 +264,10 @@ class _Work:
         found = {"accepted": o.num_accepted_tokens, "drafted": o.num_draft_tokens, "drafts": o.num_drafts}
         for name, amount in {**found, "a": a, "d": d, "aa": a * a, "ad": a * d, "dd": d * d}.items():
             self.counts[name] = self.counts.get(name, 0.0) + amount
+        if self.context.reference is not None:
+            self._count(DRIFT_GATE, o, o.num_accepted_tokens / o.num_drafts)
+            number = self.seen[DRIFT_GATE][1] - 1
+            live_drift.add(self.drifts, self.context.gates, self.context.reference, o, number)
 
     def _bet(self, name: str, x: float) -> None:
         self.tracks[name] = self.tracks.get(name, Track()).add(x, self.context.bounds(name))

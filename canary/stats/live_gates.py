@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from canary.domain.evidence import GateEvidence, GateRole, Source, Verdict
+from canary.domain.facts import DRIFT_GATE
+from canary.stats import drift_gate
 from canary.stats.bounded import highest_excluded, log_budget, lowest_excluded, progress
 from canary.stats.live import MAX_DRAFTED, SAFETY, LiveContext, LiveState
+from canary.stats.live_drift import limit_of
 from canary.stats.live_tracks import LIVE_BETS, Track
+from canary.stats.recorded_gate import REASONS, SUSPICIOUS, gate_at_full
 
-SUSPICIOUS = 20.0  # e-value from which a safety gate stops to pass (statistics 5)
-ALONE = ("acceptance", "memory")
+HEARD = ("stage", "candidate_requests", "newest_at", "left_out")  # details of every live gate
+ALONE = ("acceptance", DRIFT_GATE, "memory")
 GRID = np.arange(4, 197) / 200
 ARMS = ("baseline", "candidate")
 
@@ -60,7 +64,8 @@ def judge(context: LiveContext, state: LiveState, asked: Sequence[str], now: flo
         now: seconds since the epoch.
         fresh_seconds: age from which the newest observation is too old to speak.
     """
-    return [_gate(context, state, name, now, fresh_seconds) for name in asked]
+    kinds = {DRIFT_GATE: _drift}
+    return [kinds.get(name, _gate)(context, state, name, now, fresh_seconds) for name in asked]
 
 
 def _gate(context: LiveContext, state: LiveState, name: str, now: float, fresh_seconds: float) -> GateEvidence:
@@ -70,7 +75,10 @@ def _gate(context: LiveContext, state: LiveState, name: str, now: float, fresh_s
     bounds = context.bounds(name)
     value, low, high = _value(context, state, name, track, alpha)
     facts = _facts(state, name, words, value)
-    found = _unheard(context, state, name, now, fresh_seconds)
+    at_full = safety and state.stage == context.full
+    found = _unheard(context, state, name, now, fresh_seconds, alone=at_full)
+    if at_full:
+        return gate_at_full(context, state, name, found, _proven(context, name, track, facts))
     if safety:
         found = _safety(context, state, name, track, facts, found)
     else:
@@ -96,9 +104,25 @@ def _gate(context: LiveContext, state: LiveState, name: str, now: float, fresh_s
     )
 
 
-def _unheard(context: LiveContext, state: LiveState, name: str, now: float, fresh_seconds: float) -> Found | None:
-    """Why a gate cannot pass, whatever its bets say: no traffic, none lately, or too little of it."""
-    arms = ARMS[1:] if name in ALONE else ARMS
+def _drift(context: LiveContext, state: LiveState, name: str, now: float, fresh_seconds: float) -> GateEvidence:
+    """The gate on a fall in acceptance: a confirmed one needs no more traffic, a quiet one does."""
+    gates = context.gates
+    found = drift_gate.live(gates.acceptance_drift_margin, limit_of(gates), context.reference, state.drifts)
+    heard = {key: value for key, value in _details(context, state, name, Track(), context.alpha).items() if key in HEARD}
+    found = replace(found, details={**found.details, **heard})
+    unheard = _unheard(context, state, name, now, fresh_seconds)
+    if found.verdict is not Verdict.PASS or unheard is None:
+        return found
+    verdict, reason, sentence = unheard
+    short = context.live.min_requests - state.seen.get(name, (0, 0))[1]
+    return replace(found, verdict=verdict, reason=reason, sentence=sentence, needed=short if short > 0 else None)
+
+
+def _unheard(
+    context: LiveContext, state: LiveState, name: str, now: float, fresh_seconds: float, *, alone: bool = False
+) -> Found | None:
+    """Why a gate cannot pass, whatever its bets say: no traffic, none lately, or too little; `alone`: on the candidate."""
+    arms = ARMS[1:] if alone or name in ALONE else ARMS
     seen = dict(zip(ARMS, state.seen.get(name, (0, 0)), strict=True))
     newest = dict(zip(ARMS, state.newest.get(name, (0.0, 0.0)), strict=True))
     for arm in arms:
@@ -119,12 +143,8 @@ def _unheard(context: LiveContext, state: LiveState, name: str, now: float, fres
 def _safety(context: LiveContext, state: LiveState, name: str, track: Track, facts: str, unheard: Found | None) -> Found:
     """A proof kills however few the requests; without one the gate passes once there are enough."""
     margin = context.gates.error_margin
-    if track.peak_above >= log_budget(context.safety_alpha):
-        return (
-            Verdict.FAIL,
-            "candidate_fails" if name == "errors" else "invalid_answers",
-            f"{facts}: proven to be over {margin:g}.",
-        )
+    if (proven := _proven(context, name, track, facts)) is not None:
+        return proven
     if unheard is not None:
         return unheard
     if track.log_above >= math.log(SUSPICIOUS):
@@ -132,6 +152,13 @@ def _safety(context: LiveContext, state: LiveState, name: str, track: Track, fac
     if _excess(state, name) > margin:
         return Verdict.INCONCLUSIVE, "excess_possible", f"{facts}: an excess over {margin:g}, which is not proven."
     return Verdict.PASS, "no_excess", f"{facts}: no sign of an excess over {margin:g}."
+
+
+def _proven(context: LiveContext, name: str, track: Track, facts: str) -> Found | None:
+    """The failure, where the comparison of the variants has ever proven it."""
+    if track.peak_above < log_budget(context.safety_alpha):
+        return None
+    return Verdict.FAIL, REASONS[name], f"{facts}: proven to be over {context.gates.error_margin:g}."
 
 
 def _economy(context: LiveContext, track: Track, words: Wording, facts: str, unheard: Found | None) -> Found:

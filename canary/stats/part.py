@@ -16,11 +16,15 @@ from numpy.typing import NDArray
 from canary.domain.evidence import GateEvidence
 from canary.domain.pairs import DrafterKind, Pair, Scheme
 from canary.domain.policy import Gates
-from canary.stats.shares import Losses, Split
+from canary.stats.shares import Kept, Losses, Split
 
 Vector = NDArray[np.float64]
 
 MIN_CALIBRATING = 10
+UNCOUNTED = (
+    "the mirrored share and the mirrored sample against the route's traffic: nobody counted what was seen",
+    "completed against claimed ordinals: nobody counted them",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +65,12 @@ class Context:
         calibration: None while the attempt calibrates: certificates add nothing then.
         error_shares: e-processes among which the errors e-value's budget is shared.
         structured: whether the route's answers are structured.
+        structured_note: how the arms came by them, said with every verdict about them.
         memory: bytes by name, as the engine reported them (`stats.memory`); empty if it did not.
         max_requests: pairs after which a gate that still waits is `expired`; None for no limit.
         scheme: how the engine judges drafts; tests that it would fail without a fault do not bet.
         traffic: counts that only verdicts read: what was mirrored and completed against what was planned (`stats.ratio`).
+        untested: what those counts cannot tell, each with its reason.
     """
 
     gates: Gates
@@ -76,8 +82,10 @@ class Context:
     calibration: Calibration | None = None
     error_shares: int = 1
     structured: bool = False
+    structured_note: str = ""
     memory: Mapping[str, float] = field(default_factory=dict)
-    traffic: tuple[Split | Losses, ...] = ()
+    traffic: tuple[Split | Losses | Kept, ...] = ()
+    untested: tuple[str, ...] = UNCOUNTED
     scheme: Scheme = Scheme.TOKEN
     max_requests: int | None = None
 

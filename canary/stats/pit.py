@@ -11,10 +11,10 @@ from typing import cast
 import numpy as np
 
 from canary.domain.evidence import GateEvidence
-from canary.domain.pairs import Pair
-from canary.stats.bets import DEGREES, THETAS, Array, column, legendre, log_mean_exp, sampled_trace
+from canary.stats.batch import Batch, Together
+from canary.stats.bets import DEGREES, THETAS, Array, legendre, log_mean_exp
 from canary.stats.part import Context, Sums, Vector
-from canary.stats.products import sum_log
+from canary.stats.ragged import Ragged
 
 ORDERS = ("pit_id", "pit_ratio")
 SIGNS = (1, -1)
@@ -34,19 +34,29 @@ def log_pit_bets(u: Array) -> Array:
     return np.asarray(np.log1p(SIGNED[:, :, None] * legendre(u)[..., None, None, :]))
 
 
-def sum_log_pit_bets(u: Array) -> Array:
-    """Sums of `log_pit_bets` over the first axis, within 1e-12.
+def sum_log_pit_bets(tokens: Ragged, table: Array) -> Array:
+    """Sums of `log_pit_bets` over the tokens of each pair, within 1e-12.
 
     Args:
-        u: `[num_tokens, ...]`.
+        table: `bets.legendre` of the PIT values, `[tokens, ..., degrees]`.
 
     Returns:
-        `[..., thetas, signs, degrees]`.
+        `[pairs, ..., thetas, signs, degrees]`.
     """
-    return sum_log(1.0 + SIGNED[:, :, None] * legendre(u)[..., None, None, :], -math.log1p(-max(THETAS)))
+    stakes = SIGNED[:, :, None]
+    return tokens.sum_log(lambda q: 1.0 + stakes * q[..., None, None, :], table, -math.log1p(-max(THETAS)))
 
 
-class Pit:
+def pit_table(batch: Batch) -> Array:
+    """`bets.legendre` of the sampled pairs' tokens in both orders, `[tokens, orders, degrees]`; not to be written to."""
+
+    def make() -> Array:
+        return legendre(np.stack([batch.traces.column(order) for order in ORDERS], axis=1))
+
+    return batch.once("legendre", make)
+
+
+class Pit(Together):
     """PIT bets in token-id order and in the order of q/p; adds no gate of its own, `losslessness` reads its wealth."""
 
     name = "pit"
@@ -61,13 +71,10 @@ class Pit:
             for j in DEGREES
         )
 
-    def increments(self, context: Context, pair: Pair) -> Vector:
-        """Sums over the pair's tokens of the log bets."""
-        trace = sampled_trace(pair)
-        if trace is None:
-            return np.zeros(len(ORDERS) * WIDTH)
-        u = np.stack([column(trace, order) for order in ORDERS], axis=1)  # [num_tokens, orders]
-        return sum_log_pit_bets(u).ravel()
+    def increments_many(self, batch: Batch) -> Vector:
+        """Sums over each pair's tokens of the log bets."""
+        sums = sum_log_pit_bets(batch.traces.tokens, pit_table(batch))
+        return batch.spread(sums.reshape(len(batch.sampled), len(ORDERS) * WIDTH))
 
     def log_e(self, context: Context, values: Vector) -> dict[str, float]:
         """`pit_id` and `pit_ratio`: log of the mean of exp(wealth) over strengths, signs and degrees."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import wraps
+from dataclasses import dataclass
+from functools import cache, lru_cache, wraps
 from typing import cast
 
 import numpy as np
@@ -23,6 +24,27 @@ BELOW_SHARES = (0.001, 0.1, 0.3, 0.6)  # alternatives to a rate, as shares of it
 BELOW_WEIGHTS = (0.7, 0.15, 0.1, 0.05)  # most of the bet is on "it never happens", the expected case
 
 
+@dataclass(frozen=True, slots=True)
+class _Bets:
+    """Log factors of a hit and of a miss for every alternative to a rate, and the weight of each, [alternatives]."""
+
+    hit: Vector
+    miss: Vector
+    weights: Vector
+
+
+@cache
+def _above(rate: float) -> _Bets:
+    r1 = np.array([r for r in ALTERNATIVE_RATES if r > 1.5 * rate])
+    return _Bets(np.log(r1 / rate), np.log1p(-r1) - math.log1p(-rate), np.full(len(r1), 1 / len(r1)))
+
+
+@lru_cache(maxsize=1024)
+def _below(rate: float) -> _Bets:
+    r1 = rate * np.array(BELOW_SHARES)
+    return _Bets(np.log(BELOW_SHARES), np.log1p(-r1) - math.log1p(-rate), np.array(BELOW_WEIGHTS))
+
+
 def once_per_count(e_process: Callable[..., float]) -> Callable[..., float]:
     """Work an e-process out only at the ordinals where a count differs from the ordinal before: most events are rare."""
 
@@ -30,10 +52,13 @@ def once_per_count(e_process: Callable[..., float]) -> Callable[..., float]:
     def wrapped(first: float | Vector, second: float | Vector, *rate: float) -> float:
         if np.ndim(first) != 1 or not len(cast(Vector, first)):
             return e_process(first, second, *rate)
-        one, other = np.broadcast_arrays(first, second)
-        new = np.ones(len(one), dtype=bool)
-        new[1:] = (one[1:] != one[:-1]) | (other[1:] != other[:-1])
-        return cast(float, np.asarray(e_process(one[new], other[new], *rate))[np.cumsum(new) - 1])
+        one = cast(Vector, first)
+        other = cast(Vector, second) if np.ndim(second) else np.full(len(one), second)
+        same = (one[1:] == one[:-1]) & (other[1:] == other[:-1])
+        if not same.any():
+            return e_process(one, other, *rate)
+        new = np.concatenate([[True], ~same])
+        return cast(float, np.asarray(e_process(one[new], other[new], *rate))[new.cumsum() - 1])
 
     return wrapped
 
@@ -55,9 +80,23 @@ def rate_above(hits: float | Vector, total: float | Vector, rate: float) -> floa
     _check(hits, total)
     if not 0 < rate < 0.5:
         raise ValueError(f"rate {rate} must lie between 0 and .5")
-    r1 = np.array([r for r in ALTERNATIVE_RATES if r > 1.5 * rate])
-    log_ratio = _outer(hits, np.log(r1 / rate)) + _outer(total - hits, np.log1p(-r1) - math.log1p(-rate))
-    return _floored(log_mixed(log_ratio, np.full(len(r1), 1 / len(r1))))
+    log_ratio = log_rate_bets(hits, total, rate)
+    return _floored(log_mixed(log_ratio, _above(rate).weights))
+
+
+def log_rate_bets(hits: float | Vector, total: float | Vector, rate: float) -> Vector:
+    """Logs of the Bernoulli likelihood ratios that `rate_above` mixes, [..., `num_rate_bets`]: additive, so also of one request.
+
+    Each has mean at most 1 whatever the chances' conditional probabilities up to `rate` are: a chance's factor has mean
+    1 + (p - r0) (r1 - r0) / (r0 (1 - r0)), which rises with p and is 1 at r0.
+    """
+    bets = _above(rate)
+    return _outer(hits, bets.hit) + _outer(total - hits, bets.miss)
+
+
+def num_rate_bets(rate: float) -> int:
+    """How many alternatives to a rate there are."""
+    return len(_above(rate).weights)
 
 
 @once_per_count
@@ -67,9 +106,8 @@ def rate_below(hits: float | Vector, total: float | Vector, rate: float) -> floa
     A mixture of Bernoulli likelihood ratios towards `BELOW_SHARES` of the rate; clean data cross at about ln(1/alpha)/rate.
     """
     _check(hits, total)
-    r1 = rate * np.array(BELOW_SHARES)
-    log_ratio = _outer(hits, np.log(BELOW_SHARES)) + _outer(total - hits, np.log1p(-r1) - math.log1p(-rate))
-    return _floored(log_mixed(log_ratio, np.array(BELOW_WEIGHTS)))
+    bets = _below(rate)
+    return _floored(log_mixed(_outer(hits, bets.hit) + _outer(total - hits, bets.miss), bets.weights))
 
 
 def rate_upper(hits: float, total: float, alpha: float) -> float:
@@ -90,8 +128,7 @@ def clean_needed(hits: float, total: float, rate: float, alpha: float) -> int:
     """Further chances without an event until `rate_below` certifies."""
     if rate_below(hits, total, rate) >= log_budget(alpha):
         return 0
-    r1 = rate * np.array(BELOW_SHARES)
-    growth = np.log1p(-r1) - math.log1p(-rate)
+    growth = _below(rate).miss
     goal = log_budget(alpha) - np.log(BELOW_WEIGHTS) - hits * np.log(BELOW_SHARES)
     few, enough = 0, max(1, math.ceil(float((goal / growth).min() - (total - hits))))  # one bet alone is enough here
     while enough - few > 1:
@@ -142,5 +179,9 @@ def _floored(log_e: float | Vector) -> float:
 
 
 def _check(hits: float | Vector, total: float | Vector) -> None:
-    if not np.all((np.asarray(hits) >= 0) & (np.asarray(hits) <= total)):
+    if np.ndim(hits) or np.ndim(total):
+        inside = bool(np.all(hits >= np.float64(0))) and bool(np.all(total - hits >= np.float64(0)))
+    else:
+        inside = 0 <= hits <= total
+    if not inside:
         raise ValueError(f"{hits} events out of {total} chances")

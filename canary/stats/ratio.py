@@ -14,8 +14,10 @@ from canary.domain.pairs import Pair
 from canary.domain.traffic import Stratum
 from canary.stats.bounded import log_budget, progress
 from canary.stats.part import Context, Sums, Vector
-from canary.stats.shares import Losses, Split
+from canary.stats.shares import Kept, Losses, Split
 from canary.stats.strata import pack, reached
+
+Table = Split | Losses | Kept
 
 MIN_REQUESTS = 20
 MAX_LOG = 700.0  # of an e-value that is shown; beyond it a float ends
@@ -26,8 +28,9 @@ class SampleRatio:
 
     From pairs: finish reasons (where one arm stops by itself and the other runs into its limit, either is the same fair coin
     if the arms answer alike), and answered requests by stratum (an arm that fails takes its request out of every other test).
-    From counts that flow knows when it assesses (`Context.traffic`): mirrored against planned share, completed against claimed
-    ordinals, the mirrored sample against the route's traffic. What nobody counts is named as not tested.
+    From counts that flow knows when it assesses (`Context.traffic`; `budget.RATIO_SPLITS` tables in all): mirrored against
+    planned share, the mirrored sample against the route's traffic, completed against claimed ordinals. Folding never sees them.
+    What they cannot tell is named as not tested, with the reason (`Context.untested`).
     `log_e`: `ratio.finish`, `ratio.answered`.
     """
 
@@ -54,20 +57,21 @@ class SampleRatio:
 
     def assess(self, context: Context, sums: Sums) -> list[GateEvidence]:
         now = self.log_e(context, sums.values)
-        tables: list[tuple[Split | Losses, float]] = [
+        tables: list[tuple[Table, float]] = [
             (_finish(sums), reached(sums, now, "ratio.finish")),
             (_answered(sums), reached(sums, now, "ratio.answered")),
             *((table, float(table.log_e)) for table in context.traffic),
         ]
-        return [judge(int(sums["requests"]), tables)]
+        return [judge(int(sums["requests"]), tables, context.untested)]
 
 
-def judge(requests: int, tables: Sequence[tuple[Split | Losses, float]]) -> GateEvidence:
+def judge(requests: int, tables: Sequence[tuple[Table, float]], untested: Sequence[str]) -> GateEvidence:
     """The gate's evidence.
 
     Args:
         requests: pairs behind it.
         tables: with the largest log that each one's e-process has had.
+        untested: what no table is about, each with its reason.
     """
     worst, log_e = max(tables, key=lambda found: found[1])
     if log_e >= log_budget(budget.RATIO_ALPHA):
@@ -77,7 +81,8 @@ def judge(requests: int, tables: Sequence[tuple[Split | Losses, float]]) -> Gate
         sentence = f"{requests} requests have been folded; at least {MIN_REQUESTS} are needed."
         found = Verdict.NO_DATA, "too_few", sentence
     else:
-        found = Verdict.PASS, "quiet", f"None of {len(tables)} splits is off its plan; the most unusual: {_in_words(worst)}."
+        sentence = f"None of {len(tables)} splits is off its plan; the most unusual: {_in_words(worst)}."
+        found = Verdict.PASS, "quiet", " ".join((sentence, *(f"Not tested: {what}." for what in untested)))
     verdict, reason, sentence = found
     return GateEvidence(
         SampleRatio.gate,
@@ -91,7 +96,7 @@ def judge(requests: int, tables: Sequence[tuple[Split | Losses, float]]) -> Gate
         needed=max(0, MIN_REQUESTS - requests) if verdict is Verdict.NO_DATA else None,
         details={
             "splits": {table.what: {**_numbers(table), "progress": progress(e, budget.RATIO_ALPHA)} for table, e in tables},
-            "not_tested": [] if len(tables) > 2 else ["the mirrored share and the mirrored sample against the route's traffic"],
+            "not_tested": list(untested),
         },
     )
 
@@ -106,17 +111,22 @@ def _answered(sums: Sums) -> Losses:
     return Losses("failed arms by stratum", requests, failed)
 
 
-def _numbers(table: Split | Losses) -> dict[str, object]:
+def _numbers(table: Table) -> dict[str, object]:
     if isinstance(table, Split):
         return {"counts": {g: int(n) for g, n in table.counts.items()}, "planned": dict(table.planned)}
+    if isinstance(table, Kept):
+        whole, part = ({g: int(n) for g, n in found.items()} for found in (table.seen, table.kept))
+        return {"seen": whole, "kept": part, "planned": table.rate}
     return {"claimed": {g: int(n) for g, n in table.claimed.items()}, "lost": {g: int(n) for g, n in table.lost.items()}}
 
 
-def _in_words(table: Split | Losses) -> str:
+def _in_words(table: Table) -> str:
     """`finish reasons of the arms: candidate_longer 12 of 13 (planned .5), ...`."""
     if isinstance(table, Split):
         total = sum(table.counts.values())
         groups = [f"{g} {n:.0f} of {total:.0f} (planned {table.planned[g]:.3g})" for g, n in table.counts.items()]
+    elif isinstance(table, Kept):
+        groups = [f"{g} {table.kept[g]:.0f} of {n:.0f} (planned {table.rate:.3g})" for g, n in table.seen.items() if n]
     else:
         groups = [f"{g} {table.lost[g]:.0f} of {n:.0f} lost" for g, n in table.claimed.items()]
     return f"{table.what}: {', '.join(groups)}"

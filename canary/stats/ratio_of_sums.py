@@ -37,11 +37,6 @@ class RatioMoments:
         return self.a / self.d if self.d else None
 
 
-def scale_of(denominator: float) -> float:
-    """By how much a request's counts are scaled, so that the denominator stays within `CAP`."""
-    return min(1.0, CAP / denominator) if denominator else 1.0
-
-
 def interval(moments: RatioMoments, alpha: float) -> tuple[float, float]:
     """Anytime bounds of the ratio, each at alpha, on `GRID`; 0 and 1 where nothing is excluded.
 

@@ -11,13 +11,14 @@ from functools import cache
 import numpy as np
 
 from canary.domain.evidence import GateEvidence, GateRole, Verdict
-from canary.domain.pairs import Pair
 from canary.domain.traffic import Stratum
 from canary.stats import events, late
+from canary.stats.batch import Batch, Together
 from canary.stats.bounded import Bets, Moments, log_budget, lower_bound, progress, upper_bound
 from canary.stats.events import Events
 from canary.stats.part import Context, Sums, Vector
-from canary.stats.strata import combine, nothing_yet, pack, reached, row_column, section, tested_strata
+from canary.stats.scored import Scored, by_stratum, distances
+from canary.stats.strata import combine, nothing_yet, reached, section, tested_strata
 
 EXACT_ROW_MARGIN = 0.01  # fp32: the candidate's own mean distance, not its excess
 OUTLIER_NULL = 1e-4  # rate of outlier rows that an honest engine may have
@@ -35,20 +36,7 @@ def _row_names() -> tuple[str, ...]:
     return tuple(_of(s, name) for s in Stratum for name in one)
 
 
-def scored(pair: Pair) -> bool:
-    """Whether both arms answered and were compared with the reference."""
-    rows = (pair.baseline.rows, pair.candidate.rows)
-    return pair.baseline.error is None and pair.candidate.error is None and all(r is not None and r.num_tokens > 0 for r in rows)
-
-
-def both_rows(pair: Pair, column: str) -> tuple[Vector, Vector]:
-    """One column of a scored pair: candidate [tokens], baseline [tokens]."""
-    assert pair.candidate.rows is not None
-    assert pair.baseline.rows is not None
-    return row_column(pair.candidate.rows, column), row_column(pair.baseline.rows, column)
-
-
-class RowGate:
+class RowGate(Together):
     """Certifies that the mean row distance exceeds the baseline's by less than the margin; the unit is the request.
 
     X = mean of the candidate's clipped distances over its own text - the same of the baseline, in [-tau_row, tau_row].
@@ -68,23 +56,30 @@ class RowGate:
         """What the mean must be below, as TV."""
         return min(context.gates.row_margin, EXACT_ROW_MARGIN) if context.exact_rows else context.gates.row_margin
 
-    def increments(self, context: Context, pair: Pair) -> Vector:
-        names = self.names(context)
-        found = np.zeros(len(names))
-        one = np.split(found, len(Stratum))[list(Stratum).index(pair.stratum)]  # a view: the pair's stratum, in the names' order
-        one[0] = 1.0
-        if not scored(pair):
-            return found
-        one[-len(late.NAMES) :] = late.increments(context, pair)
-        if context.calibration is not None:
-            tau, margin = context.gates.tau_row, self.margin(context)
-            candidate, baseline = (float(np.minimum(d, tau).mean()) for d in both_rows(pair, "row_tv"))
-            x = candidate if context.exact_rows else candidate - baseline
-            low = 0.0 if context.exact_rows else -tau
-            one[1 : len(self.counters)] = (1.0, x, x * x, candidate, baseline)
-            below, above = ROW_BETS.below(x, margin, tau), ROW_BETS.above(x, margin, low)
-            one[len(self.counters) : -len(late.NAMES)] = np.concatenate([below, above])
+    def increments_many(self, batch: Batch) -> Vector:
+        """Requests by stratum; of scored ones the bets on X, their moments and distances, and what `late` adds."""
+        context, scored, width = batch.context, Scored.of(batch), len(_row_names()) // len(Stratum)
+        found, first = by_stratum(batch, width)
+        found[np.arange(len(first)), first] = 1.0
+        if scored.places:
+            own = np.concatenate([self._bets(context, scored), late.increments(context, scored)], axis=1)  # all but the count
+            places = first[scored.places, None] + 1 + np.arange(own.shape[1])
+            found[np.asarray(scored.places)[:, None], places] = own
         return found
+
+    def _bets(self, context: Context, scored: Scored) -> Vector:
+        """`counters` but the first, then the bets; zeros while the attempt calibrates."""
+        size = len(self.counters) - 1 + 2 * len(ROW_BETS.fractions)
+        if context.calibration is None:
+            return np.zeros((len(scored.places), size))
+        tau, margin = context.gates.tau_row, self.margin(context)
+        candidate, baseline = (
+            table.tokens.sum(np.minimum(distances(table, "row_tv"), tau)) / table.tokens.lengths for table in scored.arms
+        )
+        x = candidate if context.exact_rows else candidate - baseline
+        low = 0.0 if context.exact_rows else -tau
+        counted = np.stack([np.ones_like(x), x, x * x, candidate, baseline], axis=1)
+        return np.concatenate([counted, ROW_BETS.below(x, margin, tau), ROW_BETS.above(x, margin, low)], axis=1)
 
     def log_e(self, context: Context, values: Vector) -> dict[str, float]:
         sums = Sums(self.names(context), values)
@@ -152,7 +147,7 @@ class RowGate:
         return Verdict.INCONCLUSIVE, "not_yet", f"{facts}, not yet certified below {margin:g}."
 
 
-class Outliers:
+class Outliers(Together):
     """Certifies that rows farther than tau_row from the reference are rare, and requests with one; kills when they are common.
 
     Gates: `outliers` (positions, against `outlier_rate`) and `outlier_requests` (requests, `request_margin`); see `events`.
@@ -165,14 +160,19 @@ class Outliers:
     def names(self, context: Context) -> tuple[str, ...]:
         return (*(_of(s, name) for s in Stratum for name in ("requests", *events.NAMES)), *events.SIGNS)
 
-    def increments(self, context: Context, pair: Pair) -> Vector:
-        found: dict[str, float] = {"requests": 1.0}
-        signs: dict[str, float] = {}
-        if scored(pair):
-            candidate, baseline = (d > context.gates.tau_row for d in both_rows(pair, "row_tv"))
-            found |= events.increments(context, candidate, baseline)
-            signs = events.sign_increments(candidate, baseline)
-        return pack(self.names(context), {_of(pair.stratum, k): v for k, v in found.items()} | signs)
+    def increments_many(self, batch: Batch) -> Vector:
+        """Requests by stratum and the events of scored ones; signs are of both strata together."""
+        scored, limit, width = Scored.of(batch), batch.context.gates.tau_row, 1 + len(events.NAMES)
+        found, first = by_stratum(batch, width)
+        found[np.arange(len(first)), first] = 1.0
+        signs = np.zeros((len(first), len(events.SIGNS)))
+        if scored.places:
+            candidate, baseline = (distances(table, "row_tv") > limit for table in scored.arms)
+            counts = events.increments(batch.context, scored, candidate, baseline)
+            places = first[scored.places, None] + np.arange(1, width)
+            found[np.asarray(scored.places)[:, None], places] = counts[:, : width - 1]
+            signs[scored.places] = counts[:, width - 1 :]
+        return np.concatenate([found, signs], axis=1)
 
     def log_e(self, context: Context, values: Vector) -> dict[str, float]:
         sums, rare = Sums(self.names(context), values), self._events(context)

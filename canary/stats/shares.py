@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import betaln, gammaln, xlog1py, xlogy
+from scipy.special import betaln, gammaln, logsumexp, xlog1py, xlogy
 
 CONCENTRATION = 100.0  # of the alternatives around the planned shares (statistics 4)
 TOLERANCE = 1e-6  # of the sum of planned shares
@@ -85,6 +85,51 @@ class Losses:
         found: float = -xlogy(all_lost, common) - xlog1py(total - all_lost, -common)
         for group, n in self.claimed.items():
             found = found + betaln(0.5 + self.lost[group], 0.5 + n - self.lost[group]) - betaln(0.5, 0.5)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A thinning that was planned: whatever its group, each request is kept by the same probability, independently of all others.
+
+    It asks whether those that are kept are like those that were seen. The seen ones include the kept, so the two are never
+    compared as samples: each group's kept against its own left out is a split whose plan is known exactly.
+
+    Args:
+        what: what is kept and by what it is grouped, in words, e.g. `mirrored requests by prompt length`.
+        seen: by group; all groups that there can be, those without a request too.
+        kept: of those, by group.
+        rate: the planned probability, between 0 and 1.
+    """
+
+    what: str
+    seen: Mapping[str, float]
+    kept: Mapping[str, float]
+    rate: float
+
+    def __post_init__(self) -> None:
+        if set(self.seen) != set(self.kept) or not self.seen:
+            raise ValueError(f"{self.what}: groups {sorted(self.kept)} are not the seen {sorted(self.seen)}")
+        if not 0 < self.rate < 1:
+            raise ValueError(f"{self.what}: the planned rate {self.rate} must lie between 0 and 1")
+        _require_counts(self.what, self.seen)
+        _require_counts(self.what, self.kept)
+        if any(np.any(np.asarray(self.kept[group]) > self.seen[group]) for group in self.seen):
+            raise ValueError(f"{self.what}: more were kept than seen")
+
+    @property
+    def log_e(self) -> float:
+        """Log of the mean over the groups of each one's `Split` martingale, so that all groups spend one alpha together.
+
+        A request moves only its own group's martingale, so each is one in the whole stream, and so is their mean. The groups are
+        fixed beforehand: a mean over those seen so far would not be one.
+        """
+        planned = {"kept": self.rate, "left out": 1 - self.rate}
+        logs = [
+            Split(self.what, {"kept": self.kept[group], "left out": n - self.kept[group]}, planned).log_e
+            for group, n in self.seen.items()
+        ]
+        found: float = logsumexp(np.asarray(logs), axis=0) - np.log(len(logs))
         return found
 
 

@@ -97,7 +97,9 @@ def _needs(gate: GateEvidence) -> list[_Need]:
 
 
 def _per_request(unit: str, details: Mapping[str, Any]) -> float:
-    """Units that come with one request: for positions the baseline's mean length."""
+    """Units that come with one request: for positions the baseline's mean length, for blocks a share of one."""
+    if unit == "blocks":
+        return 1.0 / float(details.get("requests_per_unit", 1))
     if unit != "positions":
         return 1.0
     return max(float(details.get("baseline_positions", 0)) / max(float(details.get("baseline_requests", 0)), 1.0), 1.0)

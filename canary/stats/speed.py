@@ -1,4 +1,4 @@
-"""Is the candidate really faster? Paired seconds per output token, one observation per timed request.
+"""Is the candidate really faster? Paired seconds per output token, one observation per timed request or block of requests.
 
 It reads untraced passes only and never compares unpaired requests; a pair that cannot be compared is left out and counted, with
 its reason (statistics 0b.7 and 4).
@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 
 from canary.domain.evidence import GateEvidence, GateRole, Verdict
+from canary.domain.load import BANDS, band_of
 from canary.domain.pairs import Pair, Timing
 from canary.stats import histogram
 from canary.stats.bounded import Bets, Moments, log_budget, lower_bound, progress, upper_bound
 from canary.stats.part import Context, Sums, Vector
 from canary.stats.rates import sign_above, sign_needed
 from canary.stats.strata import pack, reached, section
-from canary.stats.timings import BANDS, band_of, compared, decides
+from canary.stats.timings import compared, decides, wording
 
 CLIP = math.log(4)
 TAIL_BETS = Bets.even(0.1, 0.3, 0.6, 0.95)
@@ -28,7 +29,7 @@ class Speed:
     proven above `speed_ratio` and the mean log ratio, clipped to 1/4..4, is proven above 0 (the guard), so that a candidate that
     is faster at the median and stalls in the tail does not pass; it fails if either is proven below. It decides in the load band
     of `speed_concurrency`; the mean speed-up of every other band is shown. Left out are pairs that are `untimed`, `invalid` or
-    `unmatched` (see `timings`), `short` (an arm emitted fewer than `min_speed_tokens`), or of an `other_load`.
+    `unmatched` (see `timings`), `short` (an arm emitted fewer than `min_speed_tokens` per request), or of an `other_load`.
     `log_e`: `speed.above`, `speed.below` (median), `speed.tail_above`, `speed.tail_below` (clipped mean).
     """
 
@@ -50,7 +51,7 @@ class Speed:
         return pack(self.names(context), found)
 
     def _observation(self, context: Context, band: str, baseline: Timing, candidate: Timing) -> dict[str, float]:
-        if min(baseline.num_tokens, candidate.num_tokens) < max(2, context.gates.min_speed_tokens):
+        if any(t.num_tokens < max(2, context.gates.min_speed_tokens) * t.concurrency for t in (baseline, candidate)):
             return {"short": 1.0}
         per_token = [timing.seconds_per_token or math.nan for timing in (baseline, candidate)]
         if not all(math.isfinite(t) and t > 0 for t in per_token):
@@ -92,7 +93,7 @@ class Speed:
         }
 
     def assess(self, context: Context, sums: Sums) -> list[GateEvidence]:
-        n, threshold, budget = sums["requests"], context.gates.speed_ratio, log_budget(context.alpha)
+        n, threshold, budget, words = sums["requests"], context.gates.speed_ratio, log_budget(context.alpha), wording(context)
         if not n:
             return [self._nothing(context, sums)]
         log_e = self.log_e(context, sums.values)
@@ -114,13 +115,14 @@ class Speed:
                 GateRole.ECONOMY,
                 verdict,
                 reason,
-                f"The median speed-up is {value:.2f} over {n:.0f} timed requests, {tail}; {told}.",
+                f"The median speed-up is {value:.2f} over {n:.0f} {words.timed}, {tail}; {told}.",
                 value=value,
                 low=max(low, threshold) if won["speed.above"] else low,
                 high=high,
                 threshold=threshold,
                 n=int(n),
                 needed=self._needed(context, sums, won) if verdict is not Verdict.FAIL else None,
+                unit=words.unit,
                 progress=min(progress(peaks[key], context.alpha) for key in ("speed.above", "speed.tail_above")),
                 details=self._details(context, sums),
             )
@@ -135,7 +137,7 @@ class Speed:
     def _details(self, context: Context, sums: Sums) -> dict[str, object]:
         n, own = sums["requests"], band_of(context.gates.speed_concurrency)
         found: dict[str, object] = {name: int(sums[name]) for name in ("above", "below", "tied", *self.left_out)}
-        found["load_band"] = own
+        found["load_band"], found["requests_per_unit"] = own, context.gates.speed_concurrency
         found["bands"] = _bands(sums, context.alpha)
         found["mean_speed_up"], *bounds = _mean(sums, own, context.alpha)
         found["mean_speed_up_interval"] = bounds
@@ -148,14 +150,15 @@ class Speed:
 
     def _nothing(self, context: Context, sums: Sums) -> GateEvidence:
         left: dict[str, object] = {name: int(sums[name]) for name in self.left_out}
-        told = ", ".join(f"{count} {name}" for name, count in left.items())
+        told, words = ", ".join(f"{count} {name}" for name, count in left.items()), wording(context)
         return GateEvidence(
             self.gate,
             GateRole.ECONOMY,
             Verdict.NO_DATA,
             "no_data",
-            f"No request has been timed in both arms yet ({told}).",
+            f"{words.none_yet} yet ({told}).",
             threshold=context.gates.speed_ratio,
+            unit=words.unit,
             progress=0.0,
             details=left | ({"bands": bands} if (bands := _bands(sums, context.alpha)) else {}),
         )

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from canary.domain.errors import ConflictError
+from canary.stats.drift import Drift
 from canary.stats.part import Vector
+from canary.stats.reference import Reference
 from canary.stats.watch import Watch
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(slots=True)
@@ -34,6 +36,7 @@ class State:
         newest_pair_at: when the newest folded pair was stored, seconds since the epoch.
         carries: part -> what it remembers of the pair before.
         watch: the change detector.
+        reference, drift: what the first requests accepted and the detector of a fall; None where acceptance is not counted.
     """
 
     layout: str
@@ -48,6 +51,8 @@ class State:
     recent_lost: float = 0.0
     calibration_hash: str = ""
     newest_pair_at: float | None = None
+    reference: Reference | None = None
+    drift: Drift | None = None
 
     def copy(self) -> State:
         """An independent copy; arrays and the watch are never written to, only replaced."""
@@ -69,6 +74,8 @@ class State:
             "recent_lost": self.recent_lost,
             "calibration_hash": self.calibration_hash,
             "newest_pair_at": self.newest_pair_at,
+            "reference": self.reference and self.reference.to_json(),
+            "drift": self.drift and self.drift.to_json(),
         }
 
     @classmethod
@@ -85,6 +92,8 @@ class State:
             fields["sums"] = np.array(fields["sums"], dtype=np.float64)
             fields["carries"] = {name: np.array(carry, dtype=np.float64) for name, carry in fields["carries"].items()}
             fields["watch"] = Watch.from_json(fields["watch"])
+            fields["reference"] = fields["reference"] and Reference.from_json(fields["reference"])
+            fields["drift"] = fields["drift"] and Drift.from_json(fields["drift"])
             return cls(**fields)
         except (TypeError, KeyError) as error:
             raise ConflictError(

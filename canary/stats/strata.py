@@ -12,11 +12,8 @@ from functools import cache
 
 import numpy as np
 
-from canary.domain.errors import UsageError
 from canary.domain.evidence import GateEvidence, GateRole, Verdict
-from canary.domain.pairs import Columns
 from canary.domain.traffic import Stratum
-from canary.stats.bets import column
 from canary.stats.part import Context, Sums, Vector
 
 MIN_SHARE = 0.05  # of the requests; a rarer stratum is not tested, and `untested_gate` keeps the route from advancing
@@ -51,19 +48,6 @@ def section(sums: Sums, names: Sequence[str]) -> Vector:
 def reached(sums: Sums, log_e: Mapping[str, float], key: str) -> float:
     """The largest value that an e-process has had, now included; Ville's inequality is about this one."""
     return float(max(log_e[key], sums.peaks.get(key, log_e[key])))
-
-
-def row_column(rows: Columns, name: str) -> Vector:
-    """One column of `ROW_COLUMNS`, at least 0, [tokens]; what could not be compared (nan) counts as infinitely far.
-
-    Raises:
-        ValueError: the column is missing or does not fit the text, so that the pair has to be set aside.
-    """
-    try:
-        values = column(rows, name)
-    except UsageError as error:
-        raise ValueError(f"rows: {error}") from error
-    return np.where(np.isnan(values), np.inf, np.maximum(values, 0.0))
 
 
 def tested_strata(requests: Mapping[Stratum, float]) -> list[Stratum]:

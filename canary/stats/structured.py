@@ -6,6 +6,7 @@ It counts words about each arm (valid, invalid, cut, failed) and never sees a te
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -68,7 +69,7 @@ class StructuredValidity:
         total = {name: sum(sums[f"{stratum}.{name}"] for stratum in Stratum) for name in COUNTS}
         n = sum(total[name] for name in OUTCOMES)
         candidate, baseline = (total[f"only_{arm}"] + total["both_invalid"] for arm in ("candidate", "baseline"))
-        return judge_excess(
+        found = judge_excess(
             context,
             self.gate,
             _all_signs(total),
@@ -78,9 +79,11 @@ class StructuredValidity:
             failing="invalid_answers",
             details={
                 **{name: int(count) for name, count in total.items()},
-                "strata": {str(s): {name: int(sums[f"{s}.{name}"]) for name in COUNTS} for s in Stratum},
+                "by_stratum": {str(s): {name: int(sums[f"{s}.{name}"]) for name in COUNTS} for s in Stratum},
+                "note": context.structured_note,
             },
         )
+        return replace(found, sentence=f"{found.sentence} {context.structured_note}".rstrip())
 
 
 def _signs(sums: Sums, stratum: Stratum) -> tuple[tuple[float, float], ...]:

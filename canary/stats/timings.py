@@ -1,28 +1,16 @@
 """Which timed pairs can be compared: both arms timed, real times, and the same load band in both.
 
-A comparison across load bands is none: a batch of many requests is slower per request whatever the arm.
+A comparison across load bands is none (`domain.load`). Of a block the first pair carries the timing and the others carry none.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
+from canary.domain.load import band_of
 from canary.domain.pairs import Pair, Timing
 from canary.stats.part import Context
-
-BANDS = {"1": (1, 1), "2-4": (2, 4), "5-16": (5, 16), "17+": (17, None)}  # requests in the engine together
-
-
-def band_of(concurrency: int) -> str:
-    """The load band of so many requests in the engine together.
-
-    Raises:
-        ValueError: fewer than one.
-    """
-    for name, (low, high) in BANDS.items():
-        if low <= concurrency and (high is None or concurrency <= high):
-            return name
-    raise ValueError(f"a timing has concurrency {concurrency}, but must have at least 1")
 
 
 def compared(pair: Pair) -> tuple[str, tuple[Timing, Timing] | None]:
@@ -45,3 +33,34 @@ def compared(pair: Pair) -> tuple[str, tuple[Timing, Timing] | None]:
 def decides(context: Context, band: str) -> bool:
     """Whether the gates decide on this band; the others are shown."""
     return band == band_of(context.gates.speed_concurrency)
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How a gate speaks of what it counts.
+
+    Args:
+        unit: `requests`, or `blocks` where requests are timed together.
+        where: the load band, as the end of a phrase.
+        per_unit: requests that one unit takes.
+    """
+
+    unit: str
+    where: str
+    per_unit: int
+
+    @property
+    def timed(self) -> str:
+        """What has been timed, e.g. `timed blocks at concurrency 2-4`."""
+        return f"timed {self.unit} {self.where}"
+
+    @property
+    def none_yet(self) -> str:
+        """That nothing has been timed, without its end."""
+        return f"No {self.unit.removesuffix('s')} has been timed in both arms {self.where}"
+
+
+def wording(context: Context) -> Wording:
+    """The words for the band that decides."""
+    asked = context.gates.speed_concurrency
+    return Wording("requests" if asked == 1 else "blocks", f"at concurrency {band_of(asked)}", asked)

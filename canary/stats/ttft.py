@@ -12,7 +12,7 @@ from canary.stats.bounded import log_budget, progress
 from canary.stats.part import Context, Sums, Vector
 from canary.stats.rates import sign_above, sign_needed
 from canary.stats.strata import pack, reached, section
-from canary.stats.timings import compared, decides
+from canary.stats.timings import compared, decides, wording
 
 
 class Ttft:
@@ -58,11 +58,19 @@ class Ttft:
     def _median(self, context: Context, sums: Sums, log_e: dict[str, float]) -> GateEvidence:
         n, within, limit = int(sums["requests"]), sums["within"], context.gates.ttft_ratio
         left: dict[str, object] = {name: int(sums[name]) for name in self.left_out}
+        words = wording(context)
         if not n:
             told = ", ".join(f"{count} {name}" for name, count in left.items())
-            sentence = f"No request has been timed in both arms yet ({told})."
             return GateEvidence(
-                self.gate, GateRole.ECONOMY, Verdict.NO_DATA, "no_data", sentence, threshold=limit, progress=0.0, details=left
+                self.gate,
+                GateRole.ECONOMY,
+                Verdict.NO_DATA,
+                "no_data",
+                f"{words.none_yet} yet ({told}).",
+                threshold=limit,
+                unit=words.unit,
+                progress=0.0,
+                details=left,
             )
         above, below = reached(sums, log_e, "ttft.within"), reached(sums, log_e, "ttft.beyond")
         needed = sign_needed(within, sums["beyond"], context.alpha)
@@ -72,7 +80,7 @@ class Ttft:
         if verdict is Verdict.PASS:
             high = limit if high is None else min(high, limit)
         slack = f"{1000 * context.gates.ttft_slack_seconds:g} ms"
-        facts = f"In {within:.0f} of {n} timed requests the first token came within {limit:g} times the baseline's TTFT + {slack}"
+        facts = f"In {within:.0f} of {n} {words.timed} the first token came within {limit:g} times the baseline's TTFT + {slack}"
         return GateEvidence(
             self.gate,
             GateRole.ECONOMY,
@@ -84,9 +92,10 @@ class Ttft:
             high=high,
             threshold=limit,
             n=n,
+            unit=words.unit,
             needed={Verdict.PASS: 0, Verdict.FAIL: None}.get(verdict, needed),
             progress=progress(above, context.alpha),
-            details=left | {"within": int(within), "beyond": int(sums["beyond"])},
+            details=left | {"within": int(within), "beyond": int(sums["beyond"]), "requests_per_unit": words.per_unit},
         )
 
 
@@ -100,5 +109,5 @@ def _verdict(
         return Verdict.FAIL, "later_first_token", "proven to be less than half of them: the first token comes later"
     if above >= budget:
         return Verdict.PASS, "in_time", "proven to be more than half of them"
-    more = f"about {needed} more requests are needed" if needed is not None else "the evidence is not growing"
+    more = f"about {needed} more {wording(context).unit} are needed" if needed is not None else "the evidence is not growing"
     return Verdict.INCONCLUSIVE, "not_yet", f"not yet proven to be more than half of them: {more}"

@@ -13,7 +13,7 @@ from canary.domain.evidence import GateEvidence, GateRole, Verdict
 from canary.domain.pairs import Pair
 from canary.stats.bounded import Bets, counted_interval, log_budget, progress
 from canary.stats.part import Context, Sums
-from canary.stats.timings import compared, decides
+from canary.stats.timings import compared, decides, wording
 
 GATE = "ttft_tail"
 # Stakes around the best one where one first token in twenty is slow in either arm: .2 if the arms are independent, .4 if tied.
@@ -71,13 +71,13 @@ def assess(context: Context, sums: Sums, now: dict[str, float]) -> GateEvidence:
     n = only_candidate + only_baseline + both + neither
     if not n:
         return _nothing(context, limit)
-    budget = log_budget(context.alpha)
+    budget, words = log_budget(context.alpha), wording(context)
     peaks = {key: max(float(now[key]), float(sums.peaks.get(key, now[key]))) for key in ("ttft.tail_below", "ttft.tail_above")}
     wealth = np.asarray(sum(count * TAIL_BETS.below(d, margin, 1.0) for d, count in _outcomes(sums)))
     needed = TAIL_BETS.needed(wealth, n, context.alpha)
     facts = (
         f"{only_candidate + both:.0f} candidate and {only_baseline + both:.0f} baseline first tokens took over {limit:.3g} s "
-        f"in {n:.0f} timed requests"
+        f"in {n:.0f} {words.timed}"
     )
     worse = now["ttft.tail_above"] > now["ttft.tail_below"]
     if peaks["ttft.tail_above"] >= budget and (worse or peaks["ttft.tail_below"] < budget):
@@ -85,7 +85,7 @@ def assess(context: Context, sums: Sums, now: dict[str, float]) -> GateEvidence:
     elif peaks["ttft.tail_below"] >= budget:
         verdict, reason, tail = Verdict.PASS, "no_excess", f"certified to be less than {margin:g} more"
     else:
-        more = f"about {needed} more requests are needed" if needed is not None else "the evidence is not growing"
+        more = f"about {needed} more {words.unit} are needed" if needed is not None else "the evidence is not growing"
         verdict, reason, tail = Verdict.INCONCLUSIVE, "not_yet", f"not yet certified to be less than {margin:g} more: {more}"
     low, high = counted_interval(TAIL_BETS, _outcomes(sums), -1.0, 1.0, context.alpha)
     return GateEvidence(
@@ -99,10 +99,12 @@ def assess(context: Context, sums: Sums, now: dict[str, float]) -> GateEvidence:
         high=min(high, margin) if verdict is Verdict.PASS else high,
         threshold=margin,
         n=int(n),
+        unit=words.unit,
         needed={Verdict.PASS: 0, Verdict.FAIL: None}.get(verdict, needed),
         progress=progress(peaks["ttft.tail_below"], context.alpha),
         details={
             "slow_from_seconds": limit,
+            "requests_per_unit": words.per_unit,
             "slow_from": "slo" if context.gates.ttft_slo_seconds is not None else "baseline_p95",
             **{name.removeprefix("tail."): int(sums[name]) for name in COUNTS},
         },
@@ -113,10 +115,13 @@ def _nothing(context: Context, limit: float | None) -> GateEvidence:
     if context.calibration is None and limit is None:
         reason, sentence = "calibrating", "The first requests of the attempt fix from when on a first token is slow."
     elif limit is None:
-        sentence = "Too few calibrating requests were timed to say what slow is: set `gates.ttft_slo`."
+        sentence = (
+            f"Fewer than {MIN_TIMED} calibrating {wording(context).unit} were timed, too few to say what slow is: set "
+            "`gates.ttft_slo`, or raise `shadow.calibration_requests` for the next attempt."
+        )
         reason = "no_threshold"
     else:
-        reason, sentence = "not_yet", f"No request has been timed in both arms since a first token over {limit:.3g} s is slow."
+        reason, sentence = "not_yet", f"{wording(context).none_yet} since a first token over {limit:.3g} s is slow."
     return GateEvidence(
         GATE,
         GateRole.ECONOMY,
@@ -124,6 +129,7 @@ def _nothing(context: Context, limit: float | None) -> GateEvidence:
         reason,
         sentence,
         threshold=context.gates.ttft_tail_margin,
+        unit=wording(context).unit,
         progress=0.0,
     )
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, insert, or_, select, update
 
+from canary.domain.mirrored import length_bucket
 from canary.domain.rollout import Rollout
 from canary.domain.traffic import Prompt, pair_id
 from canary.flow.ports import Claim, ControlRule, no_controls
@@ -149,6 +150,8 @@ class Claims:
                     "attempt": claim.attempt,
                     "ordinal": claim.ordinal,
                     "control": claim.control,
+                    "stratum": claim.prompt.params.stratum.value,
+                    "length": length_bucket(claim.prompt.num_characters),
                     "seq": row.seq,
                     "state": "leased",
                     "tries": 0,

@@ -79,8 +79,11 @@ def _key(route: str, observation_id: str) -> bytes:
 
 def _pack(observation: Observation) -> dict[str, Any]:
     row = {name: getattr(observation, name) for name in FIELDS}
+    row["accepted_per_position"] = None if (found := observation.accepted_per_position) is None else list(found)
     return {**row, **{name: row[name] and scrub(row[name]) for name in TEXTS}, "arm": observation.arm.value}
 
 
 def _unpack(row: Any) -> Observation:
-    return Observation(**{name: row[name] for name in FIELDS if name != "arm"}, arm=Arm(row["arm"]))
+    values = {name: row[name] for name in FIELDS}
+    found = values["accepted_per_position"]
+    return Observation(**{**values, "arm": Arm(row["arm"]), "accepted_per_position": None if found is None else tuple(found)})

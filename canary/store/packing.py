@@ -17,7 +17,7 @@ from sqlalchemy import RowMapping
 
 from canary.domain.errors import CanaryError
 from canary.domain.pairs import Arm, Columns, DecodeStats, Generation, Pair, Timing
-from canary.domain.traffic import Message, Prompt, SamplingParams, Stratum
+from canary.domain.traffic import PLAIN_FORM, AnswerForm, Message, Prompt, SamplingParams, Stratum, ToolCall
 
 VERSION = 1
 
@@ -63,10 +63,13 @@ def pack_understood(prompt: Prompt) -> bytes:
         "request_id": prompt.request_id,
         "route": prompt.route,
         "endpoint": prompt.endpoint,
-        "messages": [[m.role, m.content] for m in prompt.messages],
+        "messages": [_pack_message(m) for m in prompt.messages],
         "text": prompt.text,
         "params": asdict(prompt.params),
+        "stream": prompt.stream,
     }
+    if prompt.form != PLAIN_FORM:
+        fields["form"] = asdict(prompt.form)
     return deflate(json.dumps(fields, separators=(",", ":")).encode())
 
 
@@ -75,8 +78,23 @@ def unpack_prompt(body: bytes, understood: bytes) -> Prompt:
     fields = json.loads(inflate(understood))
     params = fields.pop("params")
     params["stop"] = tuple(params["stop"])
-    messages = tuple(Message(role, content) for role, content in fields.pop("messages"))
-    return Prompt(body=inflate(body), messages=messages, params=SamplingParams(**params), **fields)
+    messages = tuple(_unpack_message(*packed) for packed in fields.pop("messages"))
+    form = AnswerForm(**fields.pop("form", {}))
+    return Prompt(body=inflate(body), messages=messages, params=SamplingParams(**params), form=form, **fields)
+
+
+def _pack_message(message: Message) -> list[Any]:
+    if message == Message(message.role, message.content):
+        return [message.role, message.content]
+    whole = asdict(message)
+    return [whole.pop("role"), whole.pop("content"), whole]
+
+
+def _unpack_message(role: str, content: str | None, whole: dict[str, Any] | None = None) -> Message:
+    if whole is None:
+        return Message(role, content)
+    calls = tuple(ToolCall(**call) for call in whole.pop("tool_calls"))
+    return Message(role, content, calls, **whole)
 
 
 def pack_pair(pair: Pair, now: float) -> dict[str, Any]:
@@ -117,6 +135,7 @@ def _pack_arm(generation: Generation, timing: Timing | None) -> dict[str, Any]:
         "ttft_seconds": timing and timing.ttft_seconds,
         "total_seconds": timing and timing.total_seconds,
         "timed_tokens": timing and timing.num_tokens,
+        "timing_concurrency": timing and timing.concurrency,
         "token_ids": pack_ints(generation.token_ids),
         "text": deflate(generation.text.encode("utf-8", "surrogatepass")),
         "drafted": pack_ints(stats.drafted),
@@ -189,4 +208,4 @@ def _unpack_arm(row: RowMapping, arm: Arm) -> tuple[Generation, Timing | None]:
     )
     if of("ttft_seconds") is None:
         return generation, None
-    return generation, Timing(of("ttft_seconds"), of("total_seconds"), of("timed_tokens"))
+    return generation, Timing(of("ttft_seconds"), of("total_seconds"), of("timed_tokens"), of("timing_concurrency"))

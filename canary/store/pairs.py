@@ -9,6 +9,7 @@ from sqlalchemy import Connection, and_, insert, select, update
 
 from canary.domain.errors import ConflictError
 from canary.domain.pairs import Pair
+from canary.domain.traffic import Stratum
 from canary.flow.ports import FoldItem
 from canary.store.claims import OPEN, of_attempt
 from canary.store.packing import moment, pack_pair, unpack_pair
@@ -67,6 +68,8 @@ class Pairs:
                 claims.c.state,
                 claims.c.touched_at,
                 claims.c.control,
+                claims.c.stratum,
+                claims.c.length,
                 pairs.c.stored_at,
                 pairs.c.increments,
                 pairs.c.calibration_hash,
@@ -81,11 +84,12 @@ class Pairs:
         for expected, row in enumerate(rows, start=after):
             if row.ordinal != expected or row.state in OPEN:
                 break
+            kind = (row.control, None if row.stratum is None else Stratum(row.stratum), row.length)
             if row.state == "paired" and row.stored_at is not None:
                 increments = row.increments if row.error is None else None
-                items.append(FoldItem(row.ordinal, increments, row.calibration_hash, row.stored_at.timestamp(), row.control))
+                items.append(FoldItem(row.ordinal, increments, row.calibration_hash, row.stored_at.timestamp(), *kind))
             else:
-                items.append(FoldItem(row.ordinal, None, "", row.touched_at, row.control))
+                items.append(FoldItem(row.ordinal, None, "", row.touched_at, *kind))
         return items
 
     def ids(self, route: str, epoch: str, attempt: int) -> list[str]:

@@ -25,7 +25,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.types import TypeEngine
+from sqlalchemy.types import ARRAY, TypeEngine
 
 metadata = MetaData(
     naming_convention={
@@ -134,7 +134,23 @@ prompts = Table(
     postgresql_partition_by="RANGE (received_at)",
 )
 
-# `stored_at` is set once, by the pair that is stored for the claim, and points at its partition.
+# Requests seen and kept, by what is known of a request at the mirror; the mirror rate is float8, so that a window is found again
+# to the bit.
+mirror_counts = Table(
+    "mirror_counts",
+    metadata,
+    Column("route", Text, primary_key=True),
+    Column("rate", Double, primary_key=True),
+    Column("endpoint", Text, primary_key=True),
+    Column("stream", Boolean, primary_key=True),
+    Column("length", BigInteger, primary_key=True, autoincrement=False),
+    Column("seen", BigInteger, nullable=False),
+    Column("kept", BigInteger, nullable=False),
+    CheckConstraint("kept between 0 and seen", name="kept"),
+)
+
+# `stored_at` is set once, by the pair that is stored for the claim, and points at its partition. `stratum` and `length` are null
+# in claims from before they were kept.
 claims = Table(
     "claims",
     metadata,
@@ -144,6 +160,8 @@ claims = Table(
     Column("attempt", Integer, nullable=False),
     Column("ordinal", BigInteger, nullable=False),
     Column("control", Boolean, nullable=False),
+    Column("stratum", Text),
+    Column("length", BigInteger),
     Column("seq", BigInteger, nullable=False),
     Column("state", Text, nullable=False),
     Column("tries", Integer, nullable=False),
@@ -167,7 +185,7 @@ claims = Table(
 
 
 def _arm(arm: str) -> list[Column[Any]]:
-    """One arm's columns; the timing's three are null together when the pair was not timed."""
+    """One arm's columns; the timing's four are null together when the pair was not timed."""
 
     def column(name: str, kind: TypeEngine[Any], nullable: bool = False) -> Column[Any]:
         return Column(f"{arm}_{name}", kind, nullable=nullable)
@@ -180,6 +198,7 @@ def _arm(arm: str) -> list[Column[Any]]:
         column("ttft_seconds", Double(), nullable=True),
         column("total_seconds", Double(), nullable=True),
         column("timed_tokens", Integer(), nullable=True),
+        column("timing_concurrency", Integer(), nullable=True),
         column("token_ids", LargeBinary()),
         column("text", LargeBinary()),
         column("drafted", LargeBinary()),
@@ -234,6 +253,7 @@ observations = Table(
     Column("num_drafts", BigInteger),
     Column("num_draft_tokens", BigInteger),
     Column("num_accepted_tokens", BigInteger),
+    Column("accepted_per_position", ARRAY(BigInteger)),
     Column("valid", Boolean),
     Column("task_success", Boolean),
     Column("thumbs", SmallInteger),
@@ -241,6 +261,7 @@ observations = Table(
     Column("stage", Text),
     Column("weight", Integer),
     Column("engine", Text),
+    Column("concurrency", BigInteger),
     CheckConstraint("arm in ('baseline', 'candidate')", name="arm"),
     Index(None, "route", "seq"),
     postgresql_partition_by="RANGE (received_at)",

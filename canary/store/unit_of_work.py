@@ -16,6 +16,7 @@ from canary.store.audit import Audit
 from canary.store.claims import Claims
 from canary.store.evidence import EvidenceRows
 from canary.store.flags import Flags
+from canary.store.mirrored import Mirrored
 from canary.store.observations import Observations
 from canary.store.pairs import Pairs
 from canary.store.partitions import ensure_partitions
@@ -32,6 +33,7 @@ class PostgresTransaction:
     """`Transaction` on one connection."""
 
     prompts: ports.PromptStore
+    mirrored: ports.MirroredStore
     claims: ports.ClaimStore
     pairs: ports.PairStore
     observations: ports.ObservationStore
@@ -44,6 +46,7 @@ class PostgresTransaction:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.prompts = Prompts(connection)
+        self.mirrored = Mirrored(connection)
         self.claims = Claims(connection)
         self.pairs = Pairs(connection)
         self.observations = Observations(connection)

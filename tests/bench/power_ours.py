@@ -8,29 +8,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 from canary.domain.pairs import DrafterKind, Pair
-from canary.stats.battery import Battery, pack
+from canary.stats.battery import Battery
 from canary.stats.part import Context
 from canary.stats.state import State
 from tests.bench.worlds import FaultyEngine, Inject
-from tests.stats.experiments import attempts
-from tests.stats.world import LENGTH, Item, World
+from tests.stats.experiments import attempts, stored
+from tests.stats.world import LENGTH, World
 
 
 def walk(context: Context, pairs: list[Pair]) -> Iterator[tuple[Battery, State]]:
-    """Fold one attempt request by request: the battery and its state after each.
-
-    Raises:
-        ValueError: a pair was set aside, so the simulation is not what it should be.
-    """
+    """Fold one attempt request by request: the battery and its state after each; it calibrates first."""
     after, before = Battery(context), Battery(replace(context, calibration=None))
-    state = after.start()
-    for pair in pairs:
-        found = (after if pair.calibration_hash else before).increments(pair)
-        if found is None:
-            raise ValueError(f"ordinal {pair.ordinal} was set aside: {after.problem(pair)}")
-        state = after.fold(state, [Item(pair.ordinal, pack(found), pair.calibration_hash, float(pair.ordinal))])
+    state, calibrating = after.start(), sum(not pair.calibration_hash for pair in pairs)
+    for item in chain(stored(before, pairs[:calibrating]), stored(after, pairs[calibrating:])):
+        state = after.fold(state, [item])
         yield after, state
 
 

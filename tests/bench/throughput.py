@@ -20,13 +20,15 @@ import numpy as np
 import torch
 
 from canary.domain.pairs import DrafterKind, Pair
+from canary.stats.batch import Batch
 from canary.stats.battery import Battery
-from canary.stats.wellformed import problem
+from canary.stats.wellformed import problems
 from tests.bench.tracing import Cost, measure
 from tests.stats.histories import History, long, record
 from tests.stats.world import LENGTH, Item
 
 TOKENS_A_SECOND = 200_000
+TOGETHER = 8  # pairs that a worker runs and works out together, as policies have it unless they say otherwise
 PAIRS_A_SECOND = 20_000
 MOST_TRACING = 0.25
 FLAT = 0.8  # the largest size keeps at least so much of the rate of the smallest
@@ -60,15 +62,20 @@ def usable(history: History) -> list[Pair]:
 
 
 def increments(battery: Battery, pairs: Sequence[Pair], seconds: float) -> dict[str, float]:
-    """Candidate tokens a second: all parts together as `all`, the checks, and every part alone, which then decodes for itself."""
+    """Candidate tokens a second: a worker's batches as `all`, pair by pair as `alone`, the checks, and every part by itself."""
     tokens = float(sum(p.candidate.trace.num_tokens for p in pairs if p.candidate.trace))
+    batches = [pairs[at : at + TOGETHER] for at in range(0, len(pairs), TOGETHER)]
 
-    def over(one: Callable[[Pair], object]) -> float:
-        return rate(lambda: [one(p) for p in pairs], tokens, seconds)
+    def over(one: Callable[[Batch], object]) -> float:
+        return rate(lambda: [one(Batch(battery.context, batch)) for batch in batches], tokens, seconds)
 
-    found = {"all": over(battery.increments), "checks": over(lambda p: problem(p, battery.context))}
+    found = {
+        "all": rate(lambda: [battery.examine(batch) for batch in batches], tokens, seconds),
+        "alone": rate(lambda: [battery.increments(pair) for pair in pairs], tokens, seconds),
+        "checks": over(problems),
+    }
     for part in battery.parts:
-        found[part.name] = over(lambda p, part=part: part.increments(battery.context, p))  # type: ignore[misc]
+        found[part.name] = over(lambda batch, part=part: battery.of_part(part, batch))  # type: ignore[misc]
     return found
 
 

@@ -77,6 +77,15 @@ def test_validate_as_json(tmp_path: Path, legal: Path) -> None:
     assert json.loads(run("validate", legal, "--json").stdout)["ok"] is True
 
 
+OBSERVED = "{mode: observe, why: nobody waits}"
+
+
+def with_shadow(lines: str) -> str:
+    """A legal policy with more lines under `shadow`; what is timed together is what the speed gate decides on."""
+    loaded = LEGAL.replace("gates:\n", "gates:\n  speed_concurrency: 4\n") if "timing_concurrency: 4" in lines else LEGAL
+    return loaded.replace("batch_size: 8", f"batch_size: 8\n  {lines}")
+
+
 LIVE = LEGAL.replace("    live: waived\n    why: no users\n", "    live: [errors, speed]\n")
 
 
@@ -84,12 +93,16 @@ LIVE = LEGAL.replace("    live: waived\n    why: no users\n", "    live: [errors
     ("text", "said"),
     [
         (LEGAL + "economy: carry\n", []),
-        (LEGAL, ["economy is restart (the default)"]),
-        (LIVE + "economy: carry\n", []),
-        (LIVE + "economy: restart\n", ["economy is restart"]),
+        (LEGAL, []),
+        (LIVE + "economy: restart\n", []),
+        (with_shadow("calibration_requests: 11"), ["ttft_tail learns from calibrating requests"]),
+        (with_shadow("timing_concurrency: 4"), ["ttft_tail learns"]),
+        (with_shadow("timing_concurrency: 4\n  calibration_requests: 60"), []),
+        (with_shadow("timing_concurrency: 4").replace("gates:\n", "gates:\n  ttft_slo: 500ms\n"), []),
+        (with_shadow("timing_concurrency: 4").replace("gates:\n", f"gates:\n  modes: {{ttft_tail: {OBSERVED}}}\n"), []),
     ],
 )
-def test_validate_warns_about_what_this_version_does_not_do(legal: Path, text: str, said: list[str]) -> None:
+def test_validate_warns_about_what_a_policy_asks_for_and_cannot_get(legal: Path, text: str, said: list[str]) -> None:
     legal.write_text(text)
     plain, body = run("validate", legal), json.loads(run("validate", legal, "--json").stdout)
     warnings = body["policies"][0]["warnings"]

@@ -58,11 +58,17 @@ def test_a_false_page_of_the_change_detector_comes_once_in_ten_years() -> None:
     assert budget.run_length(0.0) == 1.0
 
 
+def test_all_splits_together_spend_no_more_than_one_gate() -> None:
+    assert budget.RATIO_SPLITS * budget.RATIO_ALPHA <= budget.KILL_ALPHA
+
+
 def test_the_document_quotes_the_same_numbers() -> None:
     for words in (
         f"at {budget.KILL_ALPHA:g} each",
         f"{budget.lifetime_alpha(budget.KILL_ALPHA):.4f} of each e-value",
         f"{len(budget.KILL_E_VALUES) * budget.lifetime_alpha(budget.KILL_ALPHA):.4f} in all",
+        f"either way with probability at most {budget.lifetime_alpha(budget.KILL_ALPHA):.4f}",
+        f"reaches full with probability at most {budget.window_alpha(budget.KILL_ALPHA, 1):g}",
         f"bank and PIT {budget.FULL_WEIGHT:g}",
         f"accept draw {budget.ACC_WEIGHT:g}",
         f"recovered draw {budget.RES_WEIGHT:g}",
@@ -72,7 +78,8 @@ def test_the_document_quotes_the_same_numbers() -> None:
         f"e-value of {budget.PAGE_AT:g}",
         f"limit of {budget.CONTROL_LIMIT:g}",
         f"confirmed at {budget.CONFIRM_ALPHA:g}",
-        f"sample ratio at {budget.RATIO_ALPHA:g}",
+        f"sample ratio at {budget.RATIO_ALPHA:g} each",
+        f"{budget.RATIO_SPLITS} splits, so {budget.RATIO_SPLITS * budget.RATIO_ALPHA:g} in all",
         f"{budget.DAYS_PER_FALSE_PAGE:,} days",
     ):
         assert words in DOCS, words

@@ -12,7 +12,7 @@ from canary.domain.errors import ExitCode
 from canary.domain.pairs import DrafterKind
 from canary.domain.traffic import Message, Prompt, SamplingParams, Stratum
 
-GATES = {"losslessness", "row_gate", "outliers", "outlier_requests", "errors", "acceptance", "speed"}
+GATES = {"losslessness", "row_gate", "outliers", "outlier_requests", "errors", "acceptance", "speed", "structured_validity"}
 
 
 def prompt(**params: object) -> Prompt:
@@ -36,8 +36,8 @@ def test_every_entry_says_who_sees_it() -> None:
         assert bool(entry.seen_by) != bool(entry.harmless or entry.blind)
         assert entry.kinds
         assert entry.strata
-        assert entry.group in "ABDFGHIJKL"
-    assert {e.group for e in CATALOGUE.values()} == set("ABDFGHIJKL")
+        assert entry.group in "ABCDFGHIJKL"
+    assert {e.group for e in CATALOGUE.values()} == set("ABCDFGHIJKL")
     assert sum(e.harmless for e in CATALOGUE.values()) == 4
     assert [n for n, e in CATALOGUE.items() if e.economic] == [
         "permuted_draft_ids", "draft_window_truncated", "draft_misses_bonus", "slow_draft", "quadratic_lookup",
@@ -65,6 +65,7 @@ def test_what_the_traffic_offers() -> None:
         ("longest_length", DrafterKind.ONE_HOT, 4, prompt(), "batch"),
         ("rejected_kept_late", DrafterKind.ONE_HOT, 4, prompt(max_tokens=20), "long"),
         ("rejected_kept", DrafterKind.ONE_HOT, 4, prompt(temperature=0.0), ""),
+        ("chunk_read_from_last_token", DrafterKind.ONE_HOT, 4, prompt(), "structured"),
     ],
 )
 def test_where_a_fault_can_show(name: str, kind: DrafterKind, k: int, offered: Prompt, why: str) -> None:

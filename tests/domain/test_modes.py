@@ -8,6 +8,7 @@ import pytest
 
 from canary.domain.decide import Decision, decide
 from canary.domain.evidence import Evidence, GateEvidence, GateRole, Source, Verdict
+from canary.domain.facts import DRIFT_GATE
 from canary.domain.modes import MODES, GateMode, Mode
 from canary.domain.policy import Gates
 from tests.domain.situations import NOW, POLICY, evidence, rollout
@@ -76,3 +77,16 @@ def test_only_gates_with_a_mode_have_one() -> None:
     assert {name: Gates().mode_of(name) for name in MODES} == dict(MODES)
     for name in ("losslessness", "errors", "speed", "acceptance", "bank_certificate", "baseline"):
         assert Gates().mode_of(name) is Mode.REQUIRED
+
+
+def test_a_fall_in_the_shadows_acceptance_warns_and_counts_at_full_where_the_policy_asks() -> None:
+    seen, mode = found(DRIFT_GATE, Verdict.FAIL), GateMode(DRIFT_GATE, Mode.REQUIRED, "a fall means a new drafter")
+    warned = decided("full", seen)
+    assert (warned.kind.value, warned.reason) == ("stay", "all_pass")
+    assert any(note.startswith(f"warning: {DRIFT_GATE}") for note in warned.notes)
+    for place in ("shadow", "canary-5", "canary-60"):
+        assert decided(place, seen, mode).kind.value == "advance"
+    asked = decided("full", seen, mode)
+    assert (asked.kind.value, asked.reason, asked.gate) == ("stay", "not_worth_it", DRIFT_GATE)
+    live = decided("full", found(DRIFT_GATE, Verdict.FAIL, source=Source.LIVE))
+    assert (live.kind.value, live.reason, live.gate) == ("roll_back", "not_worth_it_live", DRIFT_GATE)

@@ -25,6 +25,36 @@ def completion(**fields: Any) -> bytes:
     return json.dumps({"prompt": SECRET, **fields}).encode()
 
 
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def tooled(**function: Any) -> bytes:
+    """A chat with one tool that is legal but for the given fields of its function."""
+    return chat(tools=[TOOL | {"function": TOOL["function"] | function}])  # type: ignore[operator]
+
+
+def called(**call: Any) -> bytes:
+    """A chat with one call that is legal but for the given fields."""
+    return messages({"role": "assistant", "content": None, "tool_calls": [CALL | call]})
+
+
+def replied(**reply: Any) -> bytes:
+    return messages(USER, {"role": "tool", "tool_call_id": "1", "content": SECRET} | reply)
+
+
+def schema(schema: Any) -> bytes:
+    return chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
+
+
+def deep(levels: int) -> dict[str, Any]:
+    """A schema of nested objects."""
+    found: dict[str, Any] = {}
+    for _ in range(levels):
+        found = {"properties": {"a": found}}
+    return found
+
+
 # name, endpoint, body, code, pointer
 BAD: list[tuple[str, str, bytes, str, str]] = [
     ("empty body", CHAT, b"", "invalid_request", ""),
@@ -89,16 +119,37 @@ BAD: list[tuple[str, str, bytes, str, str]] = [
         "/messages/0/content",
     ),
     (
-        "a tool's reply",
+        "a tool's reply to nothing",
         CHAT,
-        messages(USER, {"role": "tool", "tool_call_id": "1", "content": SECRET}),
-        "unsupported_request",
-        "/messages/1",
+        messages(USER, {"role": "tool", "content": SECRET}),
+        "invalid_request",
+        "/messages/1/tool_call_id",
+    ),
+    ("a tool's reply of null", CHAT, messages({"role": "tool", "tool_call_id": "1"}), "invalid_request", "/messages/0/content"),
+    ("a tool's reply with a long name", CHAT, replied(name="x" * 200), "invalid_request", "/messages/1/name"),
+    ("a tool call without a type", CHAT, called(type=None), "invalid_request", "/messages/0/tool_calls/0/type"),
+    ("a tool call of another type", CHAT, called(type="custom"), "unsupported_request", "/messages/0/tool_calls/0/type"),
+    ("a tool call without an id", CHAT, called(id=None), "invalid_request", "/messages/0/tool_calls/0/id"),
+    ("a tool call with more", CHAT, called(extra=SECRET), "unsupported_request", "/messages/0/tool_calls/0/extra"),
+    (
+        "arguments that are an object",
+        CHAT,
+        called(function={"name": "f", "arguments": {}}),
+        "invalid_request",
+        "/messages/0/tool_calls/0/function/arguments",
     ),
     (
-        "a tool call",
+        "tool calls that are a string",
         CHAT,
-        messages({"role": "assistant", "content": None, "tool_calls": [{"id": SECRET}]}),
+        messages(USER | {"role": "assistant", "tool_calls": SECRET}),
+        "invalid_request",
+        "/messages/0/tool_calls",
+    ),
+    ("a user who calls tools", CHAT, messages(USER | {"tool_calls": [1]}), "invalid_request", "/messages/0/tool_calls"),
+    (
+        "a function message",
+        CHAT,
+        messages({"role": "function", "name": "f", "content": SECRET}),
         "unsupported_request",
         "/messages/0",
     ),
@@ -126,9 +177,73 @@ BAD: list[tuple[str, str, bytes, str, str]] = [
     ("stream a string", CHAT, chat(stream="true"), "invalid_request", "/stream"),
     ("n 2", CHAT, chat(n=2), "unsupported_request", "/n"),
     ("n true", CHAT, chat(n=True), "unsupported_request", "/n"),
-    ("tools", CHAT, chat(tools=[{"type": "function"}]), "unsupported_request", "/tools"),
-    ("tool_choice", CHAT, chat(tool_choice="auto"), "unsupported_request", "/tool_choice"),
-    ("a JSON schema", CHAT, chat(response_format={"type": "json_schema"}), "unsupported_request", "/response_format"),
+    ("tools that are an object", CHAT, chat(tools={}), "invalid_request", "/tools"),
+    ("too many tools", CHAT, chat(tools=[TOOL] * 129), "invalid_request", "/tools"),
+    ("a tool that is a string", CHAT, chat(tools=[SECRET]), "invalid_request", "/tools/0"),
+    ("a tool without a function", CHAT, chat(tools=[{"type": "function"}]), "invalid_request", "/tools/0/function"),
+    ("a tool of another type", CHAT, chat(tools=[{"type": "web_search"}]), "unsupported_request", "/tools/0/type"),
+    ("a tool without a name", CHAT, tooled(name=None), "invalid_request", "/tools/0/function/name"),
+    ("a tool with a long name", CHAT, tooled(name="x" * 129), "invalid_request", "/tools/0/function/name"),
+    ("a tool with more", CHAT, tooled(defer=True), "unsupported_request", "/tools/0/function/defer"),
+    ("a strictness in words", CHAT, tooled(strict="yes"), "invalid_request", "/tools/0/function/strict"),
+    ("two tools of one name", CHAT, chat(tools=[TOOL, TOOL]), "invalid_request", "/tools/1/function/name"),
+    ("parameters that are a list", CHAT, tooled(parameters=[]), "invalid_request", "/tools/0/function/parameters"),
+    (
+        "parameters from elsewhere",
+        CHAT,
+        tooled(parameters={"properties": {"a": {"$ref": f"http://127.0.0.1/{SECRET}"}}}),
+        "invalid_request",
+        "/tools/0/function/parameters/properties/a",
+    ),
+    ("tool_choice without tools", CHAT, chat(tool_choice="auto"), "invalid_request", "/tool_choice"),
+    ("tool_choice unknown", CHAT, chat(tools=[TOOL], tool_choice=SECRET), "invalid_request", "/tool_choice"),
+    (
+        "tool_choice of an unknown tool",
+        CHAT,
+        chat(tools=[TOOL], tool_choice={"type": "function", "function": {"name": SECRET}}),
+        "invalid_request",
+        "/tool_choice/function/name",
+    ),
+    ("allowed tools", CHAT, chat(tools=[TOOL], tool_choice={"type": "allowed_tools"}), "unsupported_request", "/tool_choice"),
+    ("response_format a string", CHAT, chat(response_format=SECRET), "invalid_request", "/response_format"),
+    ("response_format without a type", CHAT, chat(response_format={}), "invalid_request", "/response_format/type"),
+    ("a grammar", CHAT, chat(response_format={"type": "grammar"}), "unsupported_request", "/response_format/type"),
+    (
+        "json_object with more",
+        CHAT,
+        chat(response_format={"type": "json_object", "x": 1}),
+        "unsupported_request",
+        "/response_format/x",
+    ),
+    (
+        "a JSON schema that is missing",
+        CHAT,
+        chat(response_format={"type": "json_schema"}),
+        "invalid_request",
+        "/response_format/json_schema",
+    ),
+    ("a JSON schema that is a string", CHAT, schema(SECRET), "invalid_request", "/response_format/json_schema/schema"),
+    (
+        "a schema that is nested too deeply",
+        CHAT,
+        schema(deep(40)),
+        "invalid_request",
+        "/response_format/json_schema/schema" + "/properties/a" * 24 + "/properties",
+    ),
+    (
+        "a schema with a long pattern",
+        CHAT,
+        schema({"pattern": "a" * 501}),
+        "invalid_request",
+        "/response_format/json_schema/schema",
+    ),
+    (
+        "a schema with too many values",
+        CHAT,
+        schema({"enum": list(range(10_000))}),
+        "invalid_request",
+        "/response_format/json_schema/schema/enum/1",
+    ),
     ("a penalty", CHAT, chat(presence_penalty=0.5), "unsupported_request", "/presence_penalty"),
     ("a logit bias", CHAT, chat(logit_bias={"5": 1}), "unsupported_request", "/logit_bias"),
     ("an unknown field", CHAT, chat(guided_regex=SECRET), "unsupported_request", "/guided_regex"),
@@ -137,6 +252,7 @@ BAD: list[tuple[str, str, bytes, str, str]] = [
     ("prompt a number", COMPLETIONS, completion(prompt=1), "invalid_request", "/prompt"),
     ("several prompts", COMPLETIONS, completion(prompt=[SECRET, SECRET]), "unsupported_request", "/prompt"),
     ("token ids", COMPLETIONS, completion(prompt=[1, 2]), "unsupported_request", "/prompt"),
+    ("tools in a completion", COMPLETIONS, completion(tools=[TOOL]), "invalid_request", "/tools"),
     ("messages in a completion", COMPLETIONS, completion(messages=[USER]), "invalid_request", "/messages"),
     ("echo", COMPLETIONS, completion(echo=True), "unsupported_request", "/echo"),
     ("suffix", COMPLETIONS, completion(suffix="x"), "unsupported_request", "/suffix"),

@@ -10,6 +10,7 @@ import pytest
 from canary.domain.errors import UnreachableError
 from canary.domain.traffic import Prompt
 from canary.edge.writer import Writer
+from canary.flow.mirrored import Recent
 from canary.flow.ports import Store
 from canary.flow.walk.mirror import Accepted, read_request
 from canary.inmemory import InMemoryStore
@@ -58,10 +59,10 @@ def test_one_bad_prompt_does_not_take_its_neighbours(store: Counting, monkeypatc
 
     real = module.accept
 
-    def refuse(held: Store, prompts: list[Prompt], now: float) -> list[Accepted]:
+    def refuse(held: Store, prompts: list[Prompt], now: float, recent: Recent) -> list[Accepted]:
         if any(p.request_id == "id-3" for p in prompts):
             raise RuntimeError("this row cannot be stored")
-        return real(held, prompts, now)
+        return real(held, prompts, now, recent)
 
     monkeypatch.setattr(module, "accept", refuse)
     store.gate.set()
@@ -80,10 +81,10 @@ def test_an_unreachable_store_fails_the_batch_and_the_writer_lives(store: Counti
     real, down = module.accept, threading.Event()
     down.set()
 
-    def sometimes(held: Store, prompts: list[Prompt], now: float) -> list[Accepted]:
+    def sometimes(held: Store, prompts: list[Prompt], now: float, recent: Recent) -> list[Accepted]:
         if down.is_set():
             raise UnreachableError("the database does not answer")
-        return real(held, prompts, now)
+        return real(held, prompts, now, recent)
 
     monkeypatch.setattr(module, "accept", sometimes)
     store.gate.set()

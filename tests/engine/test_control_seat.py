@@ -59,5 +59,5 @@ def test_kinds_share_no_batch_and_the_pass_is_timed_without_drafts(engine: OwnEn
     one, other, *_ = requests()
     with pytest.raises(ValueError, match="do not share a batch"):
         engine.generate([one, replace(other, control=True)], Arm.CANDIDATE)
-    timing = engine.time(replace(one, control=True), Arm.CANDIDATE)
+    timing = engine.time_block([replace(one, control=True)], Arm.CANDIDATE)
     assert timing.num_tokens == len(engine.generate([one], Arm.BASELINE)[0].token_ids)

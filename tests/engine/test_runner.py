@@ -151,9 +151,27 @@ def test_timing_is_positive_ordered_and_untraced(target: Path, monkeypatch: pyte
     monkeypatch.setattr("canary.engine.record.Step.keep_rows", None)
     monkeypatch.setattr("canary.engine.runner.score", None)
     for arm in Arm:
-        got = engine.time(requests(1, temperature=0.0)[0], arm)
+        got = engine.time_block(requests(1, temperature=0.0), arm)
         assert 0 < got.ttft_seconds <= got.total_seconds
         assert got.num_tokens > 1
+
+
+def test_a_block_is_timed_together_and_whole(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = open_engine(subject(target))
+    rows, sizes = engine._plain_rows, []
+    step = rows.step
+    monkeypatch.setattr(rows, "step", lambda tokens: (sizes.append(len(tokens)), step(tokens))[1])
+    asked = requests(2, temperature=0.0)
+    for arm in Arm:
+        sizes.clear()
+        together = engine.time_block(asked, arm)
+        assert sizes[0] == 2, "every request of the block is in the engine before the first step"
+        assert together.concurrency == 2
+        assert together.num_tokens == sum(engine.time_block([one], arm).num_tokens for one in asked)
+        assert 0 < together.ttft_seconds <= together.total_seconds
+    for count in (0, engine._shadow.batch_size + 1):
+        with pytest.raises(ValueError, match=f"block of {count} requests"):
+            engine.time_block(requests(count, temperature=0.0), Arm.BASELINE)
 
 
 def test_bad_requests_end_alone(target: Path) -> None:

@@ -42,9 +42,9 @@ class Notes:
         pass
 
 
-def made(stage: int, *, economy: str = "restart") -> InMemoryStore:
+def made(stage: int, *, economy: str = "restart", full: str = "acceptance") -> InMemoryStore:
     """A route that has stood in a stage for a minute, with an engine that has announced itself."""
-    text = policy_text(Path("target")).split("stages:")[0] + STAGES + f"economy: {economy}\n"
+    text = policy_text(Path("target")).split("stages:")[0] + STAGES.replace("[acceptance]", f"[{full}]") + f"economy: {economy}\n"
     policy, store = load_text(text), InMemoryStore()
     apply_policy(store, policy, dump(policy), NOW - 3600)
     move(store, stage, NOW - 60)
@@ -231,3 +231,37 @@ def test_every_gate_names_its_source_and_the_evidence_its_engine() -> None:
     assert isinstance(evidence, Evidence)
     assert (evidence.subject, evidence.engine) == ("epoch", "epoch")
     assert {g.source for g in evidence.gates} == {Source.SHADOW, Source.LIVE}
+
+
+def test_errors_at_full_are_held_against_the_earlier_stages() -> None:
+    """The canary records the baseline; at full only the candidate is left, and what it does there may still kill."""
+    for failing, verdict in ((0, Verdict.PASS), (4, Verdict.FAIL)):
+        store = made(2, full="errors, acceptance")
+        gates(store)
+        keep(store, seen(400, at=NOW - 30, **OK))
+        gates(store)
+        move(store, 3, NOW - 20)
+        silent = gates(store)["errors"]
+        assert (silent.verdict, silent.reason) == (Verdict.NO_DATA, "no_data")
+        ends = [{"finish_reason": "error" if failing and n % failing == 0 else "stop"} for n in range(120)]
+        keep(store, [Observation("tiny", f"f{n}", Arm.CANDIDATE, NOW - 10, **end) for n, end in enumerate(ends)])
+        found = gates(store)["errors"]
+        assert found.verdict is verdict, found.sentence
+        assert found.details["earlier_baseline_requests"] == 200
+        assert gates(store)["errors"] == found
+        tick(store, "tiny", NOW, Notes())
+        with store.transaction() as tx:
+            flag = tx.flags.get("tiny")
+            rollout = tx.rollouts.get("tiny")
+        assert flag is not None
+        assert rollout is not None
+        assert rollout.killed is (verdict is Verdict.FAIL)
+
+
+def test_errors_at_full_without_a_record_have_no_data() -> None:
+    store = made(3, full="errors")
+    gates(store)
+    keep(store, [Observation("tiny", f"f{n}", Arm.CANDIDATE, NOW - 10, finish_reason="error") for n in range(120)])
+    found = gates(store)["errors"]
+    assert (found.verdict, found.reason) == (Verdict.NO_DATA, "no_baseline")
+    assert "recorded 0 live baseline requests" in found.sentence

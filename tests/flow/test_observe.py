@@ -60,6 +60,20 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"num_drafts": 5, "num_draft_tokens": 4, "num_accepted_tokens": 0}, "num_drafts is 5, which does not fit"),
     ({"num_drafts": 0, "num_draft_tokens": 4, "num_accepted_tokens": 0}, "num_drafts is 0, which does not fit"),
     ({"num_drafts": -1, "num_draft_tokens": 4, "num_accepted_tokens": 0}, "each from 0 to"),
+    ({"concurrency": 0}, "concurrency is 0, but must be from 1"),
+    ({"accepted_per_position": [2, 1]}, "accepted_per_position needs num_drafts"),
+    *(
+        ({"num_drafts": 2, "num_draft_tokens": 8, "num_accepted_tokens": 3, "accepted_per_position": given}, words)
+        for given, words in (
+            ([2, 2], "must fall from at most 2 and add up to the 3"),
+            ([1, 2], "must fall from at most 2 and add up to the 3"),
+            ([3], "must fall from at most 2"),
+            ([2, 2, -1], "must fall from at most 2"),
+            ([], "must have 1 to 64 counts"),
+            ([1.5, 1.5], "must be a list of whole numbers"),
+            (3, "must be a list of whole numbers"),
+        )
+    ),
     ({"prompt": "secret"}, "prompt is unknown"),
     ({"route": "other"}, "route is not 'tiny'"),
 ]

@@ -33,7 +33,9 @@ def test_modes_are_read_and_written_back() -> None:
 
 def test_the_numbers_of_the_performance_gates_are_read_with_their_units() -> None:
     gates = load_text(
-        with_gates("  ttft_slo: 300ms\n  ttft_slack: 10ms\n  ttft_ratio: 1.2\n  memory_headroom: 0.1\n  speed_concurrency: 8\n")
+        with_gates(
+            "  ttft_slo: 300ms\n  ttft_slack: 10ms\n  ttft_ratio: 1.2\n  memory_headroom: 0.1\n  speed_concurrency: 8\n"
+        ).replace("batch_size: 8", "batch_size: 8\n  timing_concurrency: 8")
     ).gates
     assert (gates.ttft_slo_seconds, gates.ttft_slack_seconds, gates.ttft_ratio) == (0.3, 0.01, 1.2)
     assert (gates.memory_headroom, gates.speed_concurrency) == (0.1, 8)
@@ -64,5 +66,5 @@ def test_what_is_wrong_is_named_with_its_line_and_a_remedy(lines: str, said: str
 
 def test_the_schema_knows_the_modes() -> None:
     modes = schema()["properties"]["gates"]["properties"]["modes"]
-    assert set(modes["properties"]) == {"ttft", "ttft_tail", "memory", "sample_ratio"}
+    assert set(modes["properties"]) == {"ttft", "ttft_tail", "memory", "sample_ratio", "acceptance_drift"}
     assert modes["properties"]["ttft"]["required"] == ["mode", "why"]

@@ -14,8 +14,10 @@ import canary
 from canary.domain.errors import PolicyError, UsageError
 from canary.domain.live_policy import Structured
 from canary.domain.pairs import Arm, DecodeStats, Generation
+from canary.domain.traffic import PLAIN_FORM, AnswerForm
+from canary.flow import structured as structured_module
 from canary.flow.attempt import pinned_policy
-from canary.flow.structured import Validity, equal, judge
+from canary.flow.structured import Validity, equal, judge, promised, unusable
 from canary.flow.tools.apply import apply_policy
 from canary.flow.tools.policy_files import dump, load, load_text, read_text, schema
 from canary.inmemory import InMemoryStore
@@ -52,6 +54,8 @@ def answer(arm: Arm, text: str, finish_reason: str = "stop", error: str | None =
         (JSON, '{"item": "pen", "count": NaN}', False),
         (JSON, "", False),
         (JSON, "[" * 100_000, False),
+        (Structured("json"), "[" * 101 + "]" * 101, False),
+        (Structured("json"), "[" * 100 + "]" * 100, True),
         (Structured("json"), "[1, 2]", True),
         (Structured("json"), "one", False),
         (CALLS, '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>', True),
@@ -73,6 +77,78 @@ def test_an_answer_is_valid_or_not(structured: Structured, text: str, valid: boo
     baseline, candidate = judge(structured, answer(Arm.BASELINE, text), answer(Arm.CANDIDATE, text))
     assert (baseline.valid, candidate.valid, candidate.agrees) == (valid, valid, True if valid else None)
     assert baseline.agrees is None
+
+
+def called(**arguments: object) -> str:
+    return f'<tool_call>{{"name": "weather", "arguments": {json.dumps(arguments)}}}</tool_call>'
+
+
+OFFERED = AnswerForm(json.dumps(TOOLS), "auto")
+OBJECT, ORDERED = AnswerForm(response_format="json_object"), AnswerForm(response_format="json_schema", schema=json.dumps(ORDER))
+NEITHER = '{"name": "shell", "arguments": {}}'
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "text", "valid"),
+    [
+        ("from_request", OFFERED, called(city="Oslo"), True),
+        ("from_request", OFFERED, called(), False),
+        ("from_request", OFFERED, "It is cold.", True),
+        ("from_request", OFFERED, "[1] says that it is cold.", True),
+        ("from_request", OFFERED, '<tool_call>{"name": "weather", "argum', False),
+        ("from_request", OFFERED, '{"name": "weather", "argum', False),
+        ("from_request", OFFERED, NEITHER, False),
+        ("from_request", replace(OFFERED, tool_choice="required"), "It is cold.", False),
+        ("from_request", replace(OFFERED, tool_choice="required"), called(city="Oslo"), True),
+        ("from_request", replace(OFFERED, tool_choice="named", tool="stop"), called(city="Oslo"), False),
+        ("from_request", replace(OFFERED, tool_choice="named", tool="weather"), called(city="Oslo"), True),
+        ("from_request", replace(OFFERED, tool_choice="none"), NEITHER, None),
+        ("from_request", PLAIN_FORM, "words", None),
+        ("from_request", OBJECT, "[1]", False),
+        ("from_request", OBJECT, '{"a": 1}', True),
+        ("from_request", ORDERED, '{"item": "pen", "count": 2}', True),
+        ("from_request", ORDERED, '{"item": "pen", "count": 0}', False),
+        ("from_request", replace(ORDERED, tools=OFFERED.tools, tool_choice="auto"), called(city="Oslo"), True),
+        ("from_request", replace(ORDERED, tools=OFFERED.tools, tool_choice="auto"), '{"item": "pen", "count": 2}', True),
+        ("from_request", replace(ORDERED, tools=OFFERED.tools, tool_choice="auto"), "It is cold.", False),
+        ("json", ORDERED, '{"item": "pen", "count": 0}', False),
+        ("json", OBJECT, "[1]", True),
+        ("json", PLAIN_FORM, "{}", True),
+        ("tools", OFFERED, NEITHER, False),
+        ("tools", OFFERED, "It is cold.", False),
+        ("tools", PLAIN_FORM, NEITHER, True),
+    ],
+)
+def test_a_request_says_what_a_valid_answer_is(kind: str, form: AnswerForm, text: str, valid: bool | None) -> None:
+    structured = Structured(kind)
+    baseline, candidate = judge(structured, answer(Arm.BASELINE, text), answer(Arm.CANDIDATE, text), form)
+    assert (baseline.valid, candidate.valid) == (valid, valid)
+    assert candidate.agrees is (True if valid else None)
+    assert unusable(structured, form) == ""
+
+
+def test_the_policys_schema_goes_before_the_requests() -> None:
+    strict = replace(OFFERED, tools=json.dumps(TOOLS[1:]), tool_choice="named", tool="stop")
+    assert judge(CALLS, *(answer(arm, called(city="Oslo")) for arm in Arm), strict)[0].valid is True
+    assert judge(JSON, *(answer(arm, '{"item": "pen", "count": 2}') for arm in Arm), AnswerForm(schema="false"))[0].valid is True
+
+
+def test_schemas_that_cannot_be_used_or_take_too_long_judge_nobody() -> None:
+    broken, endless = (AnswerForm(response_format="json_schema", schema=json.dumps(s)) for s in ({"type": "x"}, {"$ref": "#"}))
+    for form, why in ((broken, "is not a JSON Schema at /type"), (endless, "")):
+        baseline, candidate = judge(Structured("from_request"), *(answer(arm, "{}") for arm in Arm), form)
+        assert (baseline.valid, candidate.valid, candidate.agrees) == (None, None, None)
+        assert why in unusable(Structured("from_request"), form)
+
+
+def test_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Any] = []
+    real = structured_module.Compiled
+    monkeypatch.setattr(structured_module, "Compiled", lambda *given: compiled.append(given) or real(*given))
+    form = AnswerForm(response_format="json_schema", schema='{"title": "seen once"}')
+    for _ in range(3):
+        judge(Structured("from_request"), *(answer(arm, "{}") for arm in Arm), replace(form, schema=str(form.schema)))
+    assert len(compiled) == 1
 
 
 def test_arguments_are_compared_as_json() -> None:
@@ -98,7 +174,7 @@ def test_cut_and_failed_answers_are_neither() -> None:
     ("structured", "words"),
     [
         (Structured("json", '{"type": "objekt"}'), "is not a JSON Schema at /type"),
-        (Structured("json", '{"$ref": "http://127.0.0.1:9/x"}'), "refers to 'http://127.0.0.1:9/x'"),
+        (Structured("json", '{"$ref": "http://127.0.0.1:9/x"}'), "leaves the schema"),
         (Structured("tools", "{}"), "must be a list of tools"),
         (Structured("tools", "[]"), "must be a list of tools"),
         (Structured("tools", '[{"function": {}}]'), "tool 0 has no name"),
@@ -109,8 +185,10 @@ def test_cut_and_failed_answers_are_neither() -> None:
     ],
 )
 def test_a_wrong_schema_is_refused(structured: Structured, words: str) -> None:
+    promise = promised(structured, PLAIN_FORM)
+    assert promise is not None
     with pytest.raises(UsageError, match=words.split(" at /")[0].replace("(", r"\(")):
-        Validity(structured)
+        Validity(promise)
 
 
 def written(section: str) -> str:
@@ -142,6 +220,7 @@ def test_a_policy_holds_its_schema(tmp_path: Path) -> None:
         ("{kind: json, schema_file: missing.json}", "cannot be read"),
         ("{kind: json, schema: {}, schema_file: missing.json}", "both given"),
         ("{kind: json, why: because}", "unknown key 'why'"),
+        ("{kind: from_request, schema: {}}", "requests bring theirs"),
     ],
 )
 def test_a_policy_with_a_wrong_section_is_refused_with_its_line(tmp_path: Path, section: str, words: str) -> None:
@@ -188,11 +267,21 @@ def test_live_gates_and_structure_share_one_budget() -> None:
     assert load_text(live(safety.replace(", structured_validity", ""))).error_shares == 2
     policy = load_text(live(plain, live_gates="{min_requests: 80, thumbs_margin: 0.1}"))
     assert (policy.live_gates.min_requests, policy.live_gates.thumbs_margin) == (80, 0.1)
-    for name, stage in (("shadow", policy.stages[0]), ("full", policy.stages[2])):
-        at = 0 if name == "shadow" else 2
-        stages = (*policy.stages[:at], replace(stage, live=("errors",)), *policy.stages[at + 1 :])
+    for at, asked in ((0, "errors"), (2, "speed")):
+        stages = (*policy.stages[:at], replace(policy.stages[at], live=(asked,)), *policy.stages[at + 1 :])
         with pytest.raises(PolicyError, match=r"live traffic|left on the baseline"):
             replace(policy, stages=stages).check()
+
+
+def test_a_safety_gate_at_full_is_one_share_more() -> None:
+    """Errors alone: shadow, live comparison and full; with structure each of the two has all three."""
+    for structured, asked, shares in ((None, ("errors",), 3), ("{kind: json}", ("errors", "structured_validity"), 6)):
+        section = {} if structured is None else {"structured": structured}
+        policy = load_text(live("- {name: canary, weight: 5 %, live: [errors]}", **section))
+        stages = (*policy.stages[:2], replace(policy.stages[2], live=asked))
+        whole = replace(policy, stages=stages)
+        whole.check()
+        assert whole.error_shares == shares
 
 
 def test_the_schema_of_policies_knows_both_sections() -> None:

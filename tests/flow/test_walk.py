@@ -70,8 +70,8 @@ class Wrapped:
         self.passes.append((arm, len(requests)))
         return self.engine.generate(requests, arm)
 
-    def time(self, request: ArmRequest, arm: Arm) -> Timing:
-        return self.engine.time(request, arm)
+    def time_block(self, requests: Sequence[ArmRequest], arm: Arm) -> Timing:
+        return self.engine.time_block(requests, arm)
 
 
 class Away(InMemoryStore):
@@ -368,10 +368,10 @@ def test_a_broken_identity_is_a_failed_arm(target: Path, engine: ShadowEngine, c
 
 def test_a_timing_that_breaks_is_left_out(target: Path, engine: ShadowEngine, clock: Callable[[], float]) -> None:
     class Untimed(Wrapped):
-        def time(self, request: ArmRequest, arm: Arm) -> Timing:
+        def time_block(self, requests: Sequence[ArmRequest], arm: Arm) -> Timing:
             if arm is Arm.CANDIDATE:
                 raise RuntimeError("out of memory")
-            return super().time(request, arm)
+            return super().time_block(requests, arm)
 
     store, rollout = begin(target, engine, 4)
     assert once(store, Untimed(engine), clock) == 4

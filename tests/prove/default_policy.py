@@ -20,9 +20,10 @@ from canary.engine.sampling import Drawn
 from canary.engine.sampling import draw as clean_draw
 from canary.engine.verify import Verified
 from canary.engine.verify import verify as clean_verify
-from canary.stats.battery import Battery, pack
+from canary.stats.battery import Battery
 from canary.stats.calibration import calibrate
 from canary.stats.part import Context
+from tests.stats.experiments import stored
 from tests.stats.world import CALIBRATING, Engine, Item, K, World, context_of, pair_of
 
 BLOCK = 60  # requests that are simulated side by side, and after which a rollout is looked at
@@ -176,12 +177,7 @@ def attempt(faulty: Faulty, requests: int, seed: int) -> tuple[str, int]:
 
 
 def _items(context: Context, pairs: Sequence[Pair]) -> list[Item]:
-    battery, found = Battery(context), []
-    for pair in pairs:
-        increments = battery.increments(pair)
-        assert increments is not None, battery.problem(pair)
-        found.append(Item(pair.ordinal, pack(increments), pair.calibration_hash, float(pair.ordinal)))
-    return found
+    return list(stored(Battery(context), pairs))
 
 
 def outcomes(make: Callable[[World], Faulty], world: World, runs: int, requests: int, seed: int) -> Counter[str]:

@@ -7,13 +7,15 @@ from dataclasses import replace
 from canary.domain.pairs import DrafterKind
 from canary.domain.policy import Gates
 from canary.stats.bank import Bank
-from canary.stats.battery import Battery, pack
+from canary.stats.battery import Battery
 from canary.stats.calibration import calibrate
+from canary.stats.components import Components
 from canary.stats.pit import Pit
 from canary.stats.xreq import Xreq
 from tests.bench.worlds import FaultyEngine, make
 from tests.bench.worlds_faults import FAULTS
-from tests.stats.world import CALIBRATING, Engine, Item, context_of, pair_of
+from tests.stats.experiments import stored
+from tests.stats.world import CALIBRATING, Engine, context_of, pair_of
 
 LIMIT = 1e4  # mean requests between false alarms, as in the published table
 GATES = Gates(watch_requests_per_day=LIMIT / 3650)
@@ -39,13 +41,11 @@ def delays(fault: str, runs: int, clean: int, most: int, seed: int) -> list[int 
         pairs = first + [pair_of(before, i, i, (0,), record.hash) for i in range(CALIBRATING, clean)]
         pairs += [pair_of(after, i, clean + i, (0,), record.hash) for i in range(most)]
         batteries = {
-            h: Battery(replace(context, calibration=c), (Bank(), Pit(), Xreq())) for h, c in ((record.hash, record), ("", None))
+            h: Battery(replace(context, calibration=c), (Bank(), Pit(), Xreq(), Components()))
+            for h, c in ((record.hash, record), ("", None))
         }
-        battery, items = batteries[record.hash], []
-        for pair in pairs:
-            increments = batteries[pair.calibration_hash].increments(pair)
-            assert increments is not None
-            items.append(Item(pair.ordinal, pack(increments), pair.calibration_hash, 0.0))
+        battery = batteries[record.hash]
+        items = [*stored(batteries[""], pairs[:CALIBRATING]), *stored(battery, pairs[CALIBRATING:])]
         alarm = battery.fold(battery.start(), items).watch
         ordinal = alarm.alarm.ordinal if alarm.alarm else None
         found.append(None if ordinal is None else max(0, ordinal + 1 - clean))

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from canary.domain.pairs import ALTERNATIVES, Arm, Columns, DecodeStats, DrafterKind, Generation, Pair, Timing
-from canary.stats.battery import Battery, pack
+from canary.stats.battery import Battery
 from canary.stats.control import control_battery
 from canary.stats.state import State
+from tests.stats.experiments import stored
 from tests.stats.make import CALIBRATION
 from tests.stats.world import LENGTH, Engine, World, context_of, pair_of
 
@@ -95,12 +96,7 @@ def failing_seat(pair: Pair, draw: random.Random) -> Pair:
 
 def fold(built: Battery, found: Sequence[Pair]) -> State:
     """The state after the pairs."""
-    items = []
-    for pair in found:
-        increments = built.increments(pair)
-        assert increments is not None, built.problem(pair)
-        items.append(Item(pair.ordinal, pack(increments), pair.calibration_hash))
-    return built.fold(built.start(), items)
+    return built.fold(built.start(), stored(built, found))
 
 
 def log_peaks(world: World, count: int, requests: int, seed: int) -> list[float]:

@@ -181,7 +181,8 @@ def draft_means(rows: Rows) -> Means:
     else:
         chance = p
     yield "threshold", 1 + np.abs(threshold - chance).max(1)
-    taken, refused = (components.accept_bets(np.full(p.size, flag), threshold.ravel()) for flag in (True, False))
+    deviations = [components.deviations(np.full(p.size, flag), threshold.ravel()) for flag in (True, False)]
+    taken, refused = ((components.accept_bets(d), components.certain_bets(d[:, 1])) for d in deviations)
     certain = threshold.ravel() >= components.CERTAIN
     for name, (yes, no), where in zip(
         ("acc", "acc certain"), zip(taken, refused, strict=True), (np.ones(p.size, bool), certain), strict=True
@@ -190,13 +191,13 @@ def draft_means(rows: Rows) -> Means:
         yield name, np.where(where[:, None], both, 0.0).max(1)
     before = columns["draft_mid"] if rows.kind is DrafterKind.DENSE else np.full(p.shape, 0.9)
     ties = np.stack(
-        [components.tie_bets(np.full(p.size, v), before.reshape(-1, 1))[:, 0] for v in V]
+        [components.tie_bets(components.ties(np.full(p.size, v), [before.ravel()]))[:, 0] for v in V]
     )  # [nodes, N * VOCAB, thetas]
     yield "acc_uniform tied", np.tensordot(V_WEIGHTS, ties, 1).max(1)
-    yield "acc_uniform", V_WEIGHTS @ components.pit_bets(V)
+    yield "acc_uniform", V_WEIGHTS @ components.pit_bets(legendre(V))
     if rows.kind is DrafterKind.DENSE:
         u = np.stack([traced(rows, Provenance.ACCEPTED, float(v))["draft_pit"] for v in V], 2)
-        bets = components.pit_bets(u.ravel()).reshape(*u.shape, -1)
+        bets = components.pit_bets(legendre(u))
         means = np.einsum("nx,v,nxvb->nb", q, V_WEIGHTS, bets)
         yield "draft_pit above", means.max(1)
         yield "draft_pit below", 2 - means.min(1)
@@ -214,7 +215,7 @@ def next_token_means(rows: Rows) -> Means:
         for lam_at, lam in enumerate(LAMBDAS):
             yield f"res {name}@{lam:g}", mean(residual, np.exp(log_bets(ratios[:, :, at])[:, :, lam_at]))
     u = np.stack([columns["residual_pit"] for columns in every], 2)
-    means = np.einsum("nx,v,nxvb->nb", residual, V_WEIGHTS, components.pit_bets(u.ravel()).reshape(*u.shape, -1))
+    means = np.einsum("nx,v,nxvb->nb", residual, V_WEIGHTS, components.pit_bets(legendre(u)))
     yield "res_pit above", np.where(rejectable, means.max(1), 1.0)
     yield "res_pit below", np.where(rejectable, 2 - means.min(1), 1.0)
     # A token that an exact engine can recover with any probability worth the name is never called impossible.

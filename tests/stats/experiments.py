@@ -6,7 +6,7 @@ A run is an attempt as in production: its first 20 requests calibrate, every lat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from canary.domain.pairs import DrafterKind, Pair
@@ -20,6 +20,7 @@ from canary.stats.part import Context
 from canary.stats.pit import Pit
 from tests.stats.world import CALIBRATING, LENGTH, Engine, Item, Run, World, context_of, pair_of
 
+TOGETHER = 8  # pairs that are worked out together
 BATCH = 10  # runs that are simulated side by side
 NUM_PAIRS = 40  # of the run that tests of the fold share
 
@@ -83,10 +84,22 @@ def _pairs(run: Run, block: int, size: int, first_ordinal: int, plain: Run | Non
 def items(context: Context, pairs: list[Pair]) -> Iterator[Item]:
     """The pairs as stored: increments against the record that each names."""
     before, after = battery_of(replace(context, calibration=None)), battery_of(context)
-    for pair in pairs:
-        found = (after if pair.calibration_hash else before).increments(pair)
-        assert found is not None
-        yield Item(pair.ordinal, pack(found), pair.calibration_hash, float(pair.ordinal))
+    yield from stored(before, [pair for pair in pairs if not pair.calibration_hash])
+    yield from stored(after, [pair for pair in pairs if pair.calibration_hash])
+
+
+def stored(battery: Battery, pairs: Sequence[Pair]) -> Iterator[Item]:
+    """Pairs of one calibration as a worker stores them, a few at a time.
+
+    Raises:
+        ValueError: a pair was set aside, so the simulation is not what it should be.
+    """
+    for at in range(0, len(pairs), TOGETHER):
+        some = pairs[at : at + TOGETHER]
+        for pair, (why, found) in zip(some, battery.examine(some), strict=True):
+            if found is None:
+                raise ValueError(f"ordinal {pair.ordinal} was set aside: {why}")
+            yield Item(pair.ordinal, pack(found), pair.calibration_hash, float(pair.ordinal))
 
 
 def play(context: Context, pairs: list[Pair], *, stop_at_kill: bool = True) -> Outcome:

@@ -13,10 +13,12 @@ from canary.domain.pairs import DrafterKind, Scheme
 from canary.domain.traffic import Stratum
 from canary.stats import component_bets as bets
 from canary.stats.bank import FORBIDDEN, RULE_BOUND, STANDING, Standing, is_active, standing
-from canary.stats.bets import log_bets
+from canary.stats.batch import Table
+from canary.stats.bets import legendre, log_bets
 from canary.stats.components import COMPONENTS, Components, active_components
 from canary.stats.judged import judged_of
 from canary.stats.losslessness import COMPONENT_KEYS
+from canary.stats.ragged import Ragged
 from canary.stats.rates import rate_above
 from tests.stats.world import Engine, Run, World, columns_of, context_of, pair_of
 
@@ -75,7 +77,7 @@ def test_many_ordinals_at_once_give_the_bits_of_each(world: World) -> None:
 def test_what_judged_reads_is_what_the_loop_did(world: World) -> None:
     kind = DrafterKind.DENSE
     run = Engine(world, kind).run(2, 3)
-    judged = judged_of(columns_of(run, 0), kind)
+    judged = judged_of(Table([columns_of(run, 0)]), kind)
     drafted, accepted = (sum(step[at] for step in run.rounds[0]) for at in (0, 1))
     assert accepted - run.cut[0] <= judged.accepted.sum() <= accepted
     assert len(judged.accepted) <= drafted
@@ -89,16 +91,18 @@ def test_what_judged_reads_is_what_the_loop_did(world: World) -> None:
 def test_sums_are_the_logs_of_their_bets(world: World) -> None:
     """Also of the steepest ones, which are multiplied before a logarithm is taken."""
     u = np.random.default_rng(0).random(500)
-    np.testing.assert_allclose(bets.pit_sums({"u": u, "v": u[:0]})["u"], np.log(bets.pit_bets(u)).sum(0), rtol=0, atol=1e-11)
-    assert not bets.pit_sums({"u": u, "v": u[:0]})["v"].any()
+    all_of, none = Ragged([500]), Ragged([0])
+    some, nothing = bets.pit_sums([(all_of, u), (none, u[:0])])
+    np.testing.assert_allclose(some[0], np.log(bets.pit_bets(legendre(u))).sum(0), rtol=0, atol=1e-11)
+    assert not nothing.any()
     refused, sure = np.zeros(500, dtype=bool), np.ones(500)
-    both, certain = bets.accept_bets(refused, sure)
-    every, below, surely = bets.accept_sums(refused, sure)
-    np.testing.assert_allclose(every, np.log(both).sum(0), rtol=1e-12)
-    np.testing.assert_allclose(surely, np.log(certain).sum(0), rtol=1e-12)
+    deviations = bets.deviations(refused, sure)
+    every, below, surely = bets.accept_sums(all_of, refused, sure)
+    np.testing.assert_allclose(every[0], np.log(bets.accept_bets(deviations)).sum(0), rtol=1e-12)
+    np.testing.assert_allclose(surely[0], np.log(bets.certain_bets(deviations[:, 1])).sum(0), rtol=1e-12)
     assert not below.any()
     ratios = np.array([[25.0, -30.0], [1.0, 0.0]] * 100)
-    np.testing.assert_allclose(bets.ratio_sums(ratios).reshape(2, -1), log_bets(ratios).sum(0), rtol=1e-12)
+    np.testing.assert_allclose(bets.ratio_sums(Ragged([200]), ratios).reshape(2, -1), log_bets(ratios).sum(0), rtol=1e-12)
 
 
 def test_greedy_and_failed_pairs_add_nothing(world: World) -> None:
@@ -153,6 +157,10 @@ def test_faults_are_seen_by_the_test_that_is_for_them(world: World, kind: Drafte
     assert found[SEEN[fault][1]] >= math.log(1e4), found
 
 
+def pit_sums(u: np.ndarray) -> np.ndarray:
+    return bets.pit_sums([(Ragged([len(u)]), u)])[0]
+
+
 def stuck(uniform: np.ndarray) -> np.ndarray:
     return np.full_like(uniform, 0.37)
 
@@ -165,10 +173,10 @@ def repeated(uniform: np.ndarray) -> np.ndarray:
 def test_degenerate_uniforms_are_seen(change: object) -> None:
     rng = np.random.default_rng(2)
     uniform = rng.random(400)
-    assert bets.pit_sums({"u": uniform})["u"].max() < math.log(100)
+    assert pit_sums(uniform).max() < math.log(100)
     changed = change(uniform)  # type: ignore[operator]
     before = np.concatenate([[0.5], changed])[:-1]
-    groups = [bets.pit_sums({"u": changed})["u"], bets.tie_sums(changed, [before])]
+    groups = [pit_sums(changed), bets.tie_sums(Ragged([400]), changed, [before])]
     assert max(float(group.max()) for group in groups) > math.log(1e6)
 
 
@@ -176,5 +184,5 @@ def test_a_uniform_that_the_draft_used_is_seen() -> None:
     rng = np.random.default_rng(3)
     uniform = rng.random(400)
     mid = np.clip(uniform + rng.uniform(-0.15, 0.15, 400), 0, 1)  # the draft stands about where its uniform pointed
-    assert bets.tie_sums(uniform, [mid]).max() > math.log(1e6)
-    assert bets.tie_sums(rng.random(400), [mid]).max() < math.log(100)
+    assert bets.tie_sums(Ragged([400]), uniform, [mid]).max() > math.log(1e6)
+    assert bets.tie_sums(Ragged([400]), rng.random(400), [mid]).max() < math.log(100)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from canary.domain.pairs import DrafterKind, Pair
 from canary.stats import coverage
+from canary.stats.batch import Batch
 from canary.stats.part import Sums
 from tests.stats.make import CALIBRATION, columns
 from tests.stats.world import Engine, World, context_of, pair_of
@@ -28,7 +28,7 @@ def at(pair: Pair, temperature: float) -> Pair:
 
 
 def summed(*pairs: Pair) -> Sums:
-    return Sums(coverage.NAMES, np.sum([coverage.increments(WHERE, pair) for pair in pairs], axis=0))
+    return Sums(coverage.NAMES, coverage.increments(Batch(WHERE, pairs)).sum(axis=0))
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,6 @@ def test_positions_reach_as_far_as_the_longest_answer(plain: Pair) -> None:
 
 
 def test_calibrating_requests_are_not_covered(plain: Pair) -> None:
-    added = coverage.increments(replace(WHERE, calibration=None), at(plain, 0.7))
+    added = coverage.increments(Batch(replace(WHERE, calibration=None), [at(plain, 0.7)]))[0]
     assert added[list(coverage.NAMES).index("requests")] == 0
     assert coverage.temperatures(Sums(coverage.NAMES, added)) is None

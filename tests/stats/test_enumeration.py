@@ -33,17 +33,17 @@ def test_a_planted_invalid_bet_is_caught(monkeypatch: pytest.MonkeyPatch) -> Non
     """A stake on a uniform that is not centred, and a verdict bet without its allowance that leans on a wrong threshold."""
     rows = random_rows(50, DrafterKind.DENSE, seed=2)
 
-    def off_centre(u: np.ndarray) -> np.ndarray:
-        return np.repeat(1 + 0.5 * (2 * np.asarray(u) - 1 + 1e-9)[:, None], len(PIT_NAMES), axis=1)
+    def off_centre(table: np.ndarray) -> np.ndarray:
+        return np.repeat(1 + 0.5 * (table[..., :1] + 1e-9), len(PIT_NAMES), axis=-1)
 
     monkeypatch.setattr(enumerate_many.components, "pit_bets", off_centre)
     found = worst(rows)
     assert {name for name, value in found.items() if value > 1 + EXACT} == {"acc_uniform", "draft_pit above", "res_pit above"}
     monkeypatch.undo()
-    honest = component_bets.accept_bets
+    honest = component_bets.deviations
 
-    def generous(accepted: np.ndarray, threshold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def generous(accepted: np.ndarray, threshold: np.ndarray) -> np.ndarray:
         return honest(accepted, 0.97 * threshold)
 
-    monkeypatch.setattr(enumerate_many.components, "accept_bets", generous)
+    monkeypatch.setattr(enumerate_many.components, "deviations", generous)
     assert worst(rows)["acc"] > 1 + EXACT

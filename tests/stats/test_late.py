@@ -12,8 +12,10 @@ from canary.domain.pairs import Arm, Pair
 from canary.domain.policy import Gates
 from canary.domain.traffic import Stratum
 from canary.stats import late
+from canary.stats.batch import Batch
 from canary.stats.bounded import log_budget
 from canary.stats.rows import RowGate
+from canary.stats.scored import Scored
 from tests.stats.make import columns, context, expectation, fold, gate, generation, pair, rows
 
 QUICK = Gates(row_margin=0.02, outlier_rate=5e-3, noise_floor_positions=1000)
@@ -31,7 +33,8 @@ def replayed(tv: list[float], replay: list[float] | None, stratum: Stratum = Str
 
 
 def added(one: Pair) -> dict[str, float]:
-    return dict(zip(late.NAMES, late.increments(context(QUICK), one), strict=True))
+    where = context(QUICK)
+    return dict(zip(late.NAMES, late.increments(where, Scored(Batch(where, [one])))[0].tolist(), strict=True))
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 64, 65, 256, 257, 700])

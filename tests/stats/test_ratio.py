@@ -12,8 +12,9 @@ from canary.domain import budget
 from canary.domain.evidence import GateRole, Verdict
 from canary.domain.pairs import Arm, Pair
 from canary.domain.traffic import Stratum
+from canary.stats.part import UNCOUNTED
 from canary.stats.ratio import SampleRatio
-from canary.stats.shares import Losses, Split
+from canary.stats.shares import Kept, Losses, Split
 from tests.stats.make import context, expectation, fold, gate, generation, pair
 
 GOAL = math.log(1 / budget.RATIO_ALPHA)
@@ -107,7 +108,11 @@ def test_quiet_traffic_passes_and_names_what_was_not_tested() -> None:
     found = gate(SampleRatio(), context(), [ended("stop", "length"), ended("length", "stop"), ended("stop", "stop")] * 20)
     assert (found.gate, found.verdict, found.reason, found.n) == ("sample_ratio", Verdict.PASS, "quiet", 60)
     assert found.threshold == 1000
-    assert found.details["not_tested"] == ["the mirrored share and the mirrored sample against the route's traffic"]
+    assert found.details["not_tested"] == list(UNCOUNTED)
+    assert found.sentence.count("Not tested: ") == len(UNCOUNTED)
+    mirrors_all = replace(context(), untested=("the mirrored share: the policy mirrors every request",))
+    found = gate(SampleRatio(), mirrors_all, [ended("stop", "stop")] * 30)
+    assert found.sentence.endswith(" Not tested: the mirrored share: the policy mirrors every request.")
 
 
 def test_a_candidate_that_never_stops_is_a_mismatch() -> None:
@@ -130,9 +135,79 @@ def test_counts_known_to_flow_join_the_gate() -> None:
     pairs = [ended("stop", "stop")] * 30
     planned = {"short": 0.7, "long": 0.3}
     for counts, verdict in (({"short": 690, "long": 310}, Verdict.PASS), ({"short": 950, "long": 50}, Verdict.FAIL)):
-        where = replace(context(), traffic=(Split("mirrored requests by prompt length", counts, planned),))
+        where = replace(context(), traffic=(Split("mirrored requests by prompt length", counts, planned),), untested=())
         found = gate(SampleRatio(), where, pairs)
         assert found.verdict is verdict
         assert found.details["not_tested"] == []
+        assert "Not tested" not in found.sentence
     where = replace(context(), traffic=(Losses("completed by stratum", {"a": 500.0, "b": 500.0}, {"a": 0.0, "b": 60.0}),))
     assert gate(SampleRatio(), where, pairs).verdict is Verdict.FAIL
+
+
+def test_thinning_that_spares_no_group_gains_nothing_whatever_the_mix() -> None:
+    """Every stream of five requests of two groups, the mix moving with what was kept before: the mean is exactly 1."""
+    for rate in (0.1, 0.5):
+        chances, groups = [], ("short", "long", "never")
+        streams: dict[str, dict[str, list[int]]] = {what: {g: [] for g in groups} for what in ("seen", "kept")}
+        for drawn in product(range(2), repeat=10):
+            chance, seen, kept = 1.0, dict.fromkeys(groups, 0), dict.fromkeys(groups, 0)
+            for which, is_kept in zip(drawn[:5], drawn[5:], strict=True):
+                p_long = 0.7 if sum(kept.values()) else 0.2
+                chance *= (p_long if which else 1 - p_long) * (rate if is_kept else 1 - rate)
+                seen[groups[which]] += 1
+                kept[groups[which]] += is_kept
+            chances.append(chance)
+            for g in groups:
+                streams["seen"][g].append(seen[g])
+                streams["kept"][g].append(kept[g])
+        seen_by, kept_by = ({g: np.array(n) for g, n in streams[what].items()} for what in ("seen", "kept"))
+        values = np.exp(Kept("requests", seen_by, kept_by, rate).log_e)  # type: ignore[arg-type]
+        assert sum(chances) == pytest.approx(1.0, abs=1e-12)
+        assert float(np.array(chances) @ values) == pytest.approx(1.0, abs=1e-9)
+
+
+def thinned(seed: int, count: int, rates: tuple[float, float]) -> Kept:
+    """Requests of which nine in ten are short, kept by a rate of each group's own; one value per request."""
+    dice = np.random.default_rng(seed)
+    is_long, u = dice.random(count) < 0.1, dice.random(count)
+    is_kept = u < np.where(is_long, rates[1], rates[0])
+    groups = {"short": ~is_long, "long": is_long, "never": np.zeros(count, bool)}
+    seen, kept = ({g: np.cumsum(of & which) for g, of in groups.items()} for which in (np.ones(count, bool), is_kept))
+    return Kept("mirrored requests by prompt length", seen, kept, 0.1)  # type: ignore[arg-type]
+
+
+def test_a_mirror_that_drops_long_prompts_is_found_and_a_fair_one_is_left_in_peace() -> None:
+    """Half of the long prompts, 5 % of what is kept, are lost on their way; the share as a whole sees it much later."""
+    needed, needed_by_share = [], []
+    for seed in range(11):
+        table = thinned(seed, 25_000, (0.1, 0.05))
+        hits = np.flatnonzero(np.asarray(table.log_e) >= GOAL)
+        needed.append(hits[0] + 1 if hits.size else 10**9)
+        kept, seen = (np.sum(list(n.values()), axis=0) for n in (table.kept, table.seen))
+        whole = Split("all", {"kept": kept, "left": seen - kept}, {"kept": 0.1, "left": 0.9})
+        hits = np.flatnonzero(np.asarray(whole.log_e) >= GOAL)
+        needed_by_share.append(hits[0] + 1 if hits.size else 10**9)
+        assert np.asarray(thinned(500 + seed, 25_000, (0.1, 0.1)).log_e).max() < GOAL
+    assert np.median(needed) <= 8_000
+    assert np.median(needed_by_share) > 3 * np.median(needed)
+
+
+def test_a_thinning_that_does_not_fit_is_refused() -> None:
+    for seen, kept, rate, words in (
+        ({"a": 1}, {"b": 1}, 0.1, "groups"),
+        ({}, {}, 0.1, "groups"),
+        ({"a": 1}, {"a": 1}, 1.0, "rate"),
+        ({"a": 1}, {"a": 2}, 0.1, "more were kept"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Kept("requests", seen, kept, rate)
+
+
+def test_a_group_that_is_mirrored_too_little_is_named() -> None:
+    table = Kept("mirrored requests by stream", {"streamed": 4000, "whole": 4000}, {"streamed": 200, "whole": 401}, 0.1)
+    found = gate(SampleRatio(), replace(context(), traffic=(table,), untested=()), [ended("stop", "stop")] * 30)
+    assert (found.verdict, found.reason) == (Verdict.FAIL, "sample_ratio_mismatch")
+    assert "mirrored requests by stream: streamed 200 of 4000 (planned 0.1), whole 401 of 4000" in found.sentence
+    splits = found.details["splits"]
+    assert isinstance(splits, dict)
+    assert splits["mirrored requests by stream"]["kept"] == {"streamed": 200, "whole": 401}

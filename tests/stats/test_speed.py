@@ -181,8 +181,9 @@ def test_details_hold_end_to_end_and_first_token_times() -> None:
 
 
 def at_load(value: float, concurrency: int) -> Pair:
-    """A pair with this ratio, both arms among so many requests."""
-    baseline, candidate = (replace(timing(t), concurrency=concurrency) for t in (0.03 * value, 0.03))
+    """A pair with this ratio, both arms a block of so many requests."""
+    tokens = 41 * concurrency
+    baseline, candidate = (replace(timing(t, num_tokens=tokens), concurrency=concurrency) for t in (0.03 * value, 0.03))
     return pair(timings=(baseline, candidate))
 
 

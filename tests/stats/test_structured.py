@@ -81,6 +81,15 @@ def test_valid_answers_pass() -> None:
     assert (few.verdict, few.needed) == (Verdict.NO_DATA, 1)
 
 
+def test_how_the_arms_came_by_their_answers_is_said_with_every_verdict() -> None:
+    told = replace(WHERE, structured_note="No grammar constrains either arm.")
+    for count in (1, 20):
+        found = make.gate(PART, told, [answered(True, True)] * count)
+        assert found.sentence.endswith(". No grammar constrains either arm.")
+        assert found.details["note"] == told.structured_note
+        assert found.sentence.startswith(make.gate(PART, WHERE, [answered(True, True)] * count).sentence)
+
+
 def test_an_excess_that_is_not_proven_does_not_pass() -> None:
     found = make.gate(PART, WHERE, [answered(True, False)] + [answered(True, True)] * 30)
     assert (found.verdict, found.reason, found.needed) == (Verdict.INCONCLUSIVE, "excess_possible", 69)

@@ -56,7 +56,7 @@ def pair(claim: Claim, *, error: str | None = None) -> Pair:
         candidate=generation(Arm.CANDIDATE, claim.ordinal),
         increments=struct.pack("<3d", 0.1 * claim.ordinal, float("-inf"), 5e-324),
         calibration_hash="calibration",
-        baseline_timing=Timing(0.1, 0.1 + 0.2, 2),
+        baseline_timing=Timing(0.1, 0.1 + 0.2, 2, concurrency=4),
         error=error,
         control=claim.control,
     )

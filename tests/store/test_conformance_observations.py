@@ -20,6 +20,7 @@ FULL = Observation(
     num_drafts=2,
     num_draft_tokens=2**40,
     num_accepted_tokens=3,
+    accepted_per_position=(2, 1, 0),
     valid=False,
     task_success=True,
     thumbs=-1,
@@ -27,6 +28,7 @@ FULL = Observation(
     stage="canary-5",
     weight=500,
     engine="fingerprint",
+    concurrency=17,
 )
 
 

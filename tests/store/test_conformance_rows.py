@@ -12,7 +12,7 @@ import pytest
 from canary.domain.errors import ConflictError
 from canary.domain.flag import Flag
 from canary.domain.rollout import Rollout, State
-from canary.domain.traffic import Message, Prompt, SamplingParams
+from canary.domain.traffic import AnswerForm, Message, Prompt, SamplingParams, ToolCall
 from canary.flow.ports import Claim, Store
 from tests.store.samples import ROLLOUT, prompt
 
@@ -71,9 +71,16 @@ def test_a_prompt_comes_back_byte_for_byte(store: Store, body: bytes) -> None:
         route="math",
         endpoint="completions",
         body=body,
-        messages=(Message("assistant", None), Message("user", ""), Message("tool", "\x00 \ud83d \U0001f642")),
+        messages=(
+            Message("assistant", None),
+            Message("assistant", None, (ToolCall("1", "f", "{"), ToolCall("\x00", "g", '{"b": 1, "a": 2}'))),
+            Message("user", ""),
+            Message("tool", "\x00 \ud83d \U0001f642"),
+            Message("tool", "", tool_call_id="1", name="f"),
+        ),
         text="plain \x00 text",
         params=SamplingParams(max_tokens=10**30, temperature=0.1 + 0.2, top_k=5, top_p=1 / 3, stop=("\x00", "b"), seed=-(2**80)),
+        form=AnswerForm('[{"z": "\x00", "a": 1}]', "named", "f", "json_schema", "{}"),
     )
     with store.transaction() as tx:
         assert tx.prompts.add_many([given], now=1.0) == [True]

@@ -1,4 +1,4 @@
-"""Catalogue groups B, D, G, H, I, J and K: wrong rows, ends, caches, ids and counts, lost acceptance and lost speed."""
+"""Catalogue groups B, C, D, G, H, I, J and K: wrong rows, broken texts, ends, caches, ids, counts, lost acceptance and speed."""
 
 from __future__ import annotations
 
@@ -19,6 +19,14 @@ PARAMETERS: tuple[FaultEntry, ...] = (
         "bonus_parameters_ignored", "B15", "The row after the last draft is processed without temperature and filters.",
         "vllm-project/vllm 38202, 42744; sgl-project/sglang 11555", "Odd tokens after full acceptance.",
         "processed-row check (row_outliers)", needs=frozenset({Need.SHAPED}), seen_by=ROWS,
+    ),
+)  # fmt: skip
+
+STRUCTURE: tuple[FaultEntry, ...] = (
+    FaultEntry(
+        "chunk_read_from_last_token", "C26", "Of a step's tokens only the last reaches the text: one a chunk was expected.",
+        "vllm-project/vllm 41967, 42781, 55082", "The tokens are right and the text has holes: JSON and tool calls break.",
+        "validity of structured answers", seen_by=("structured_validity",), strata=ALL, needs=frozenset({Need.STRUCTURED}),
     ),
 )  # fmt: skip
 

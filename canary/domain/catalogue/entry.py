@@ -29,6 +29,7 @@ class Need(StrEnum):
     SHAPED = "shaped"  # sampled requests with either
     BATCH = "batch"  # at least two requests decoded together
     LONG = "long"  # answers of more than `LATE` tokens
+    STRUCTURED = "structured"  # a policy that says what a valid answer is
     ENDS = "ends"  # answers that end by EOS or a stop string; known only once they ran
 
 
@@ -45,8 +46,12 @@ class Traffic:
     has: frozenset[Need]
 
     @classmethod
-    def of(cls, prompts: Sequence[Prompt], *, batch_size: int, max_tokens: int) -> Traffic:
-        """What these prompts offer when `batch_size` of them run together and answers end at `max_tokens`."""
+    def of(cls, prompts: Sequence[Prompt], *, batch_size: int, max_tokens: int, structured: bool = False) -> Traffic:
+        """What these prompts offer when `batch_size` of them run together and answers end at `max_tokens`.
+
+        Args:
+            structured: whether the policy says what a valid answer is.
+        """
         sampled = [p.params for p in prompts if p.params.stratum is Stratum.SAMPLED]
         tempered = any(p.temperature != 1 for p in sampled)
         filtered = any(p.top_k > 0 or p.top_p < 1 for p in sampled)
@@ -57,6 +62,7 @@ class Traffic:
             Need.SHAPED: tempered or filtered,
             Need.BATCH: min(batch_size, len(prompts)) > 1,
             Need.LONG: longest > LATE,
+            Need.STRUCTURED: structured,
             Need.ENDS: True,
         }
         return cls(frozenset(p.params.stratum for p in prompts), frozenset(n for n, is_met in met.items() if is_met))
@@ -68,8 +74,8 @@ class FaultEntry:
 
     Args:
         name: what drills, epochs and policies call it.
-        catalogue_id: group letter (A output, B parameters, D ends, F random numbers, G cache, H ids, I counts, J acceptance, K
-            speed, L numerics) and its number there; a small letter tells variants apart.
+        catalogue_id: group letter (A output, B parameters, C structure, D ends, F random numbers, G cache, H ids, I counts, J
+            acceptance, K speed, L numerics) and its number there; a small letter tells variants apart.
         summary: what goes wrong, in one sentence.
         report: a public report of it.
         sign: what it looks like in shadow data.

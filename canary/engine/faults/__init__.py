@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from canary.domain.catalogue import CATALOGUE, FaultEntry
 from canary.domain.errors import UsageError
 from canary.domain.pairs import DrafterKind
-from canary.engine.faults import drafting, draws, judging, loop, randomness, rows
+from canary.engine.faults import drafting, draws, judging, loop, randomness, rows, structure
 from canary.engine.faults.judging import Inject
 from canary.engine.hooks import Hooks
 from canary.engine.sampling import Draw
@@ -53,6 +53,7 @@ INJECTIONS: Mapping[str, Inject] = {
     "temperature_ignored": rows.with_rows(rows.without_temperature),
     "filters_ignored": rows.with_rows(rows.without_filters),
     "bonus_parameters_ignored": rows.bonus_parameters_ignored,
+    "chunk_read_from_last_token": structure.chunk_read_from_last_token,
     "end_tested_on_last_only": loop.ending(loop.end_tested_on_last_only),
     "length_tested_first": loop.ending(loop.length_tested_first),
     "drafts_leak_past_end": loop.ending(loop.drafts_leak_past_end),

@@ -13,7 +13,9 @@ from typing import NoReturn
 
 from canary.domain.errors import RequestError, TooLargeError, UnsupportedRequestError
 from canary.domain.traffic import Message, Prompt, SamplingParams
-from canary.flow.tools.body_fields import IGNORED, INT32, INT64, MAX_STOPS, NEUTRAL, ROLES, TOOL_ROLES, UNDERSTOOD, pointer
+from canary.flow.tools.body_fields import IGNORED, INT32, INT64, MAX_STOPS, NEUTRAL, UNDERSTOOD, kind, pointer
+from canary.flow.tools.body_forms import read_form
+from canary.flow.tools.body_messages import read_messages
 
 CHAT = "chat/completions"
 COMPLETIONS = "completions"
@@ -47,11 +49,13 @@ def read_request(body: bytes, *, route: str, endpoint: str, source: str, request
     text: str | None = None
     if endpoint == CHAT:
         _refuse_field(fields, "prompt", f"`prompt` belongs to `{COMPLETIONS}`")
-        messages = _messages(fields)
+        messages = read_messages(fields)
     else:
-        _refuse_field(fields, "messages", f"`messages` belongs to `{CHAT}`")
+        for name in ("messages", "tools", "tool_choice"):
+            _refuse_field(fields, name, f"`{name}` belongs to `{CHAT}`")
         text = _text(fields)
-    return Prompt(source, request_id, route, endpoint, body, messages, text, _params(fields))
+    form, stream = read_form(fields), fields.get("stream") is True
+    return Prompt(source, request_id, route, endpoint, body, messages, text, _params(fields), form=form, stream=stream)
 
 
 def too_large(max_body: int) -> TooLargeError:
@@ -77,7 +81,7 @@ def _parse(body: bytes) -> Body:
     except ValueError:
         raise RequestError("the body holds a number that is too long", remedy="Send numbers of an ordinary length.") from None
     if not isinstance(value, dict):
-        raise RequestError(f"the body is {_kind(value)}, not an object", remedy="Send one JSON object.")
+        raise RequestError(f"the body is {kind(value)}, not an object", remedy="Send one JSON object.")
     if _SURROGATE_ESCAPE.search(body):
         _refuse_lone_surrogates(value)
     return value
@@ -110,23 +114,10 @@ def _encodable(text: str) -> bool:
     return True
 
 
-def _kind(value: object) -> str:
-    """The JSON word for a value's type."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, int | float):
-        return "a number"
-    if isinstance(value, str):
-        return "a string"
-    return "a list" if isinstance(value, list) else "an object"
-
-
 def _refuse_unreplayable(fields: Body) -> None:
     stream = fields.get("stream")
     if stream is not None and not isinstance(stream, bool):
-        raise RequestError(f"`stream` is {_kind(stream)}, not a boolean", where="/stream", remedy="Send true or false.")
+        raise RequestError(f"`stream` is {kind(stream)}, not a boolean", where="/stream", remedy="Send true or false.")
     for name, value in fields.items():
         if name in IGNORED or name in UNDERSTOOD:
             continue
@@ -153,38 +144,6 @@ def _refuse_field(fields: Body, name: str, detail: str) -> None:
         raise RequestError(detail, where=f"/{name}", remedy="Send the request to the other endpoint.")
 
 
-def _messages(fields: Body) -> tuple[Message, ...]:
-    value = fields.get("messages")
-    if value is None:
-        raise RequestError("`messages` is missing", where="/messages", remedy="Send at least one message.")
-    if not isinstance(value, list):
-        raise RequestError(f"`messages` is {_kind(value)}, not a list", where="/messages", remedy="Send a list of messages.")
-    if not value:
-        raise RequestError("`messages` is empty", where="/messages", remedy="Send at least one message.")
-    return tuple(_message(item, f"/messages/{at}") for at, item in enumerate(value))
-
-
-def _message(item: object, where: str) -> Message:
-    if not isinstance(item, dict):
-        raise RequestError(f"the message is {_kind(item)}, not an object", where=where, remedy="Send `role` and `content`.")
-    role, content = item.get("role"), item.get("content")
-    if role in TOOL_ROLES or item.get("tool_calls") or item.get("function_call"):
-        raise UnsupportedRequestError(
-            "tool calls cannot be replayed", where=where, remedy="Keep tool traffic off this route's mirror."
-        )
-    if role not in ROLES:
-        raise RequestError("the role is unknown", where=f"{where}/role", remedy=f"Use one of {', '.join(ROLES)}.")
-    if isinstance(content, list):
-        raise UnsupportedRequestError(
-            "content in parts (text, images, audio) cannot be replayed",
-            where=f"{where}/content",
-            remedy="Send content as one string, or keep such requests off this route's mirror.",
-        )
-    if not isinstance(content, str):
-        raise RequestError(f"`content` is {_kind(content)}, not a string", where=f"{where}/content", remedy="Send a string.")
-    return Message(str(role), content)
-
-
 def _text(fields: Body) -> str:
     value = fields.get("prompt")
     if isinstance(value, list):
@@ -192,7 +151,7 @@ def _text(fields: Body) -> str:
             "a list of prompts cannot be replayed", where="/prompt", remedy="Send one prompt as a string."
         )
     if not isinstance(value, str):
-        detail = "`prompt` is missing" if value is None else f"`prompt` is {_kind(value)}, not a string"
+        detail = "`prompt` is missing" if value is None else f"`prompt` is {kind(value)}, not a string"
         raise RequestError(detail, where="/prompt", remedy="Send one prompt as a string.")
     if not value:
         raise RequestError("`prompt` is empty", where="/prompt", remedy="Send at least one character.")
@@ -215,7 +174,7 @@ def _number(fields: Body, name: str, default: float, legal: Callable[[float], bo
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RequestError(f"`{name}` is {_kind(value)}, not a number", where=f"/{name}", remedy=f"Send a number {words}.")
+        raise RequestError(f"`{name}` is {kind(value)}, not a number", where=f"/{name}", remedy=f"Send a number {words}.")
     if not legal(value) or not math.isfinite(value):
         raise RequestError(f"`{name}` is out of range", where=f"/{name}", remedy=f"Send a number {words}.")
     return float(value)
@@ -226,7 +185,7 @@ def _integer(fields: Body, name: str, low: int, high: int) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(f"`{name}` is {_kind(value)}, not an integer", where=f"/{name}", remedy="Send a whole number.")
+        raise RequestError(f"`{name}` is {kind(value)}, not an integer", where=f"/{name}", remedy="Send a whole number.")
     if not low <= value <= high:
         raise RequestError(f"`{name}` is out of range", where=f"/{name}", remedy=f"Send a whole number from {low} to {high}.")
     return value

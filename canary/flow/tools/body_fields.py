@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 MAX_STOPS = 16
-ROLES = ("system", "developer", "user", "assistant")
-TOOL_ROLES = ("tool", "function")
+ROLES = ("system", "developer", "user", "assistant", "tool")
+# Keys of the objects around tools; an unknown one is refused by name.
+TOOL_KEYS: Mapping[str, tuple[str, ...]] = {
+    "tool": ("type", "function"),
+    "function": ("name", "description", "parameters", "strict"),
+    "call": ("id", "type", "function", "index"),
+    "json_schema": ("name", "description", "schema", "strict"),
+}
 INT32, INT64 = 2**31 - 1, 2**63 - 1
 
 # Fields that cannot change which tokens are drawn; any value is legal.
@@ -43,19 +49,43 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "presence_penalty": (None, 0),
     "reasoning_effort": (None,),
     "repetition_penalty": (None, 1),
-    "response_format": (None, {"type": "text"}),
     "stop_token_ids": (None, []),
     "suffix": (None,),
-    "tool_choice": (None, "none"),
-    "tools": (None, []),
     "web_search_options": (None,),
 }
 
 UNDERSTOOD = frozenset(
-    {"messages", "prompt", "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "stop", "seed", "stream"}
+    {
+        "max_completion_tokens",
+        "max_tokens",
+        "messages",
+        "prompt",
+        "response_format",
+        "seed",
+        "stop",
+        "stream",
+        "temperature",
+        "tool_choice",
+        "tools",
+        "top_k",
+        "top_p",
+    }
 )
 
 
 def pointer(key: str) -> str:
     """One key as a token of a JSON pointer (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")
+
+
+def kind(value: object) -> str:
+    """The JSON word for a value's type."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, int | float):
+        return "a number"
+    if isinstance(value, str):
+        return "a string"
+    return "a list" if isinstance(value, list) else "an object"

@@ -22,7 +22,9 @@ from canary.flow.tools.yaml_nodes import nearest
 NOW = 1_000_000.0
 ROLES: Mapping[str, GateRole] = {
     **dict.fromkeys(("losslessness", "errors", "structured_validity"), GateRole.SAFETY),
-    **dict.fromkeys(("acceptance", "speed", "ttft", "ttft_tail", "memory", "task_success", "thumbs"), GateRole.ECONOMY),
+    **dict.fromkeys(
+        ("acceptance", "acceptance_drift", "speed", "ttft", "ttft_tail", "memory", "task_success", "thumbs"), GateRole.ECONOMY
+    ),
     **dict.fromkeys(("bank_certificate", "pit_certificate", "request_certificate", "row_gate", "outliers"), GateRole.EQUIVALENCE),
     **dict.fromkeys(("gap_certificate", "request_certificate_greedy", "outlier_requests", "strata"), GateRole.EQUIVALENCE),
     "drill": GateRole.EQUIVALENCE,

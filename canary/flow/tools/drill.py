@@ -62,7 +62,8 @@ class Drill:
     def traffic(self) -> Traffic:
         """What the requests offer."""
         shadow = self.policy.shadow
-        return Traffic.of(self.prompts, batch_size=shadow.batch_size, max_tokens=shadow.max_tokens)
+        structured = self.policy.structured is not None
+        return Traffic.of(self.prompts, batch_size=shadow.batch_size, max_tokens=shadow.max_tokens, structured=structured)
 
 
 def run_drill(drill: Drill, entries: Sequence[FaultEntry], clean: EngineInfo) -> Iterator[FaultResult]:

@@ -103,6 +103,7 @@ SHADOW = Section(
         "calibration_requests": Field(Number("20", least=1, most=10_000, integer=True)),
         "control_rate": Field(Number("0.05", least=0, most=0.5)),
         "control_batch_size": Field(Number("4", least=1, most=1024, integer=True)),
+        "timing_concurrency": Field(Number("1", least=1, most=1024, integer=True)),
     },
 )
 GATES = Section(
@@ -120,6 +121,7 @@ GATES = Section(
         "noise_floor_positions": Field(Number("5000", least=1, integer=True)),
         "min_informative": Field(Number("500", least=1, integer=True)),
         "acceptance_floor": _rate("0.5"),
+        "acceptance_drift_margin": _rate("0.1"),
         "speed_ratio": Field(Number("1.1", above=0, below=100)),
         "min_speed_tokens": Field(Number("8", least=2, integer=True)),
         "error_margin": _rate("0.01"),

@@ -19,6 +19,7 @@ from canary.domain.policy import Policy
 from canary.domain.rollout import Rollout
 from canary.domain.traffic import Stratum
 from canary.flow.attempt import calibrated, context, controlled, engine_of, pinned_policy, rollout_of
+from canary.flow.economy import opened
 from canary.flow.ports import Transaction
 from canary.stats import calibration as calibrations
 from canary.stats import losslessness, sensitivity
@@ -164,7 +165,8 @@ class _Seen:
         first = next(iter(tx.pairs.contiguous(*key, after=0, limit=1)), None)
         since = None if first is None or state.main.newest_pair_at is None else state.main.newest_pair_at - first.stored_at
         per_day = state.folded / since * DAY if since else None
-        return cls(ctx, record_of, built.main, state.main, built.assess(state), entered, per_day)
+        gates = opened(built, policy, rollout, record, state.folded).judge(built.assess(state))
+        return cls(ctx, record_of, built.main, state.main, gates, entered, per_day)
 
     @property
     def certificates(self) -> Sums:

@@ -14,7 +14,8 @@ import yaml
 
 from canary.domain.errors import PolicyError, UsageError
 from canary.domain.live_policy import STRUCTURED_KINDS, Structured
-from canary.flow.structured import Validity
+from canary.domain.traffic import PLAIN_FORM
+from canary.flow.structured import Validity, promised
 from canary.flow.tools.yaml_nodes import At
 from canary.flow.tools.yaml_scalars import OneOf, Text
 from canary.flow.tools.yaml_sections import Field, Section
@@ -63,7 +64,9 @@ def resolved(structured: Structured | None, folder: Path | None) -> Structured |
     if structured.schema_file is not None:
         structured = replace(structured, schema=_from_file(structured, folder), schema_file=None)
     try:
-        Validity(structured)
+        promise = promised(structured, PLAIN_FORM)
+        if promise is not None:
+            Validity(promise)
     except UsageError as error:
         raise PolicyError(error.detail.rstrip("."), where="structured.schema", remedy=error.remedy) from None
     return structured

@@ -12,8 +12,10 @@ from canary.domain.evidence import Evidence
 from canary.domain.rollout import Rollout
 from canary.flow import drills
 from canary.flow.attempt import calibrated, context, controlled, engine_of, locked_rollout, pinned_policy
+from canary.flow.economy import opened
 from canary.flow.live import watch
 from canary.flow.ports import EngineInfo, Store, Transaction
+from canary.flow.traffic import count, traffic
 from canary.stats import calibration as calibrations
 from canary.stats.controlled import ControlledBattery, ControlledState
 from canary.stats.part import Calibration, Context
@@ -49,13 +51,19 @@ def _fold(tx: Transaction, rollout: Rollout, record: dict[str, Any], now: float)
     built = controlled(policy, calibrated(ctx, frozen) if frozen else ctx)
     state = built.load(record)
     items = tx.pairs.contiguous(*key, after=state.folded, limit=FOLD_BATCH)
+    economy = opened(built, policy, rollout, record, state.folded).fold(items)
     state = built.fold(state, items)
+    outcomes = count(record.get("outcomes", {}), items)
     live = watch(tx, rollout, policy, record, now)
-    if items or live.record is not None or not record["battery"]:
-        tx.evidence.put(*key, {**record, **state.to_json(), "live": live.record or record.get("live")})
-    evidence = _evidence(rollout, engine, built, state, now)
+    if items or live.record is not None or not record["battery"] or economy.entered:
+        kept = {**state.to_json(), **economy.to_json(), "live": live.record or record.get("live"), "outcomes": outcomes}
+        tx.evidence.put(*key, {**record, **kept})
+    rate = policy.shadow.mirror_rate
+    counted = traffic(tx.mirrored.get(rollout.route, rate), rate, outcomes)
+    judged = controlled(policy, replace(built.main.context, traffic=counted.tables, untested=counted.untested))
+    evidence = _evidence(rollout, engine, judged, state, now)
     asked = drills.gates(tx, rollout, policy, now)
-    return replace(evidence, gates=evidence.gates + live.gates + asked), len(items) == FOLD_BATCH or live.more
+    return replace(evidence, gates=economy.judge(evidence.gates) + live.gates + asked), len(items) == FOLD_BATCH or live.more
 
 
 def _calibration(tx: Transaction, rollout: Rollout, ctx: Context, requests: int) -> Calibration | None:

@@ -5,12 +5,13 @@ The share is decided by a hash of its own, so being mirrored says nothing about 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from canary.domain.flag import murmur3_32
 from canary.domain.traffic import Prompt
 from canary.flow.attempt import pinned_policy
+from canary.flow.mirrored import Recent, counted
 from canary.flow.ports import Store, Transaction
 from canary.flow.tools.bodies import CHAT, COMPLETIONS, DEFAULT_MAX_TOKENS, MAX_BODY, read_request, too_large
 
@@ -38,17 +39,19 @@ def kept(prompt: Prompt, rate: float) -> bool:
     return murmur3_32(key.encode()) < rate * 2**32
 
 
-def accept(store: Store, prompts: Sequence[Prompt], now: float) -> list[Accepted]:
-    """Store what is new and inside the mirrored share, in one transaction for the whole batch.
+def accept(store: Store, prompts: Sequence[Prompt], now: float, recent: Recent | None = None) -> list[Accepted]:
+    """Store what is new and inside the mirrored share, and count it, in one transaction for the whole batch.
 
     Args:
         now: seconds since the epoch.
+        recent: ids that were sampled out lately, which this batch joins; without it a repeat is known within the batch alone.
 
     Returns:
         One state per prompt, in order; a route without a rollout is `unknown_route` and nothing of it is stored.
     """
     if not prompts:
         return []
+    recent = Recent() if recent is None else recent
     with store.transaction() as tx:
         rates = {route: _mirror_rate(tx, route) for route in {p.route for p in prompts}}
         states = [_before_insert(p, rates[p.route]) for p in prompts]
@@ -57,8 +60,23 @@ def accept(store: Store, prompts: Sequence[Prompt], now: float) -> list[Accepted
             new = tx.prompts.add_many([prompts[at] for at in wanted], now)
             for at, was_new in zip(wanted, new, strict=True):
                 states[at] = Accepted.ACCEPTED if was_new else Accepted.DUPLICATE
+        keys = _count(tx, prompts, states, rates, recent)
         tx.commit()
+    recent.add(keys)
     return states
+
+
+def _count(
+    tx: Transaction, prompts: Sequence[Prompt], states: Sequence[Accepted], rates: Mapping[str, float | None], recent: Recent
+) -> list[bytes]:
+    """Add the batch to its routes' counts; returns the ids to remember once that is committed."""
+    kept, sampled_out = (
+        [(p, rate) for p, s in zip(prompts, states, strict=True) if s is state and (rate := rates[p.route]) is not None]
+        for state in (Accepted.ACCEPTED, Accepted.SAMPLED_OUT)
+    )
+    counts, keys = counted(kept, sampled_out, recent)
+    tx.mirrored.add(counts)
+    return keys
 
 
 def _before_insert(prompt: Prompt, rate: float | None) -> Accepted:

@@ -23,8 +23,10 @@ AHEAD_SECONDS = 300.0  # by which a gateway's clock may be ahead of ours
 KINDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(("observation_id", "arm", "finish_reason", "error", "stage", "engine"), (str, "a string")),
     **dict.fromkeys(("observed_at", "ttft_seconds", "seconds_per_token", "memory_headroom"), (float, "a number")),
-    **dict.fromkeys(("num_drafts", "num_draft_tokens", "num_accepted_tokens", "thumbs", "weight"), (int, "a whole number")),
+    **dict.fromkeys(("num_drafts", "num_draft_tokens", "num_accepted_tokens", "thumbs"), (int, "a whole number")),
+    **dict.fromkeys(("weight", "concurrency"), (int, "a whole number")),
     **dict.fromkeys(("valid", "task_success"), (bool, "true or false")),
+    "accepted_per_position": (tuple, "a list of whole numbers"),
 }
 REQUIRED = ("observation_id", "arm", "observed_at")
 
@@ -111,6 +113,8 @@ def _value(name: str, value: Any) -> Any:
             return float(value)
         except OverflowError:
             raise _wrong(name, "is too large") from None
+    if kind is tuple and isinstance(value, list) and all(type(each) is int for each in value):
+        return tuple(value)
     if (kind is int and whole) or (kind in (str, bool) and isinstance(value, kind)):
         return value
     raise _wrong(name, f"must be {words}")

@@ -16,8 +16,9 @@ from canary.domain.pairs import Arm, Generation, Pair, Timing
 from canary.domain.policy import Policy
 from canary.domain.rollout import Rollout
 from canary.domain.step import new_epoch
-from canary.flow import arms, structured
+from canary.flow import arms, structured, timing
 from canary.flow.attempt import context, controlled, engine_of, engine_record, locked_rollout, pinned_policy
+from canary.flow.economy import opened
 from canary.flow.epochs import next_attempt, require_not_left, require_pinned
 from canary.flow.outlook import Outlook
 from canary.flow.ports import ArmRequest, Claim, EngineInfo, Observer, ShadowEngine, Store
@@ -133,7 +134,8 @@ def claim(
             control=arms.control_rule(policy.shadow),
         )
         stored = tx.pairs.contiguous(*key, after=state.folded, limit=OUTLOOK_LIMIT) if claims else []
-        outlook = Outlook(built, state, stored, drill=policy.subject.fault is not None)
+        economy = opened(built, policy, rollout, record, state.folded)
+        outlook = Outlook(built, state, stored, drill=policy.subject.fault is not None, economy=economy)
         tx.commit()
     return Work(policy, claims, built, outlook, calibrating=calibration is None) if claims else None
 
@@ -151,7 +153,7 @@ def _request(work: Work, claimed: Claim, arm: Arm) -> ArmRequest:
 
 
 def run(work: Work, engine: ShadowEngine, alive: Callable[[], None], observer: Observer) -> list[Pair]:
-    """Run both arms of a batch, in random order, then time what the open speed gate still needs.
+    """Run both arms of a batch, in random order, then time what the open gates still need, block by block.
 
     Args:
         alive: called between passes, to renew the leases; may raise to stop the batch.
@@ -167,21 +169,21 @@ def run(work: Work, engine: ShadowEngine, alive: Callable[[], None], observer: O
         done[arm] = arms.generate(engine, requests, arm, alive=alive, observer=observer)
         alive()
     pairs = []
+    blocks = timing.blocks([claimed.control for claimed in work.claims], work.policy.shadow)
     for at, claimed in enumerate(work.claims):
-        answers = (done[arm][at] for arm in (Arm.BASELINE, Arm.CANDIDATE))
-        baseline, candidate = structured.judge(work.policy.structured, *answers)
+        form = claimed.prompt.form
+        baseline, candidate = structured.judge(work.policy.structured, done[Arm.BASELINE][at], done[Arm.CANDIDATE][at], form)
+        if why := structured.unusable(work.policy.structured, form):
+            observer.note("answer_not_judged", route=claimed.route, ordinal=claimed.ordinal, detail=why)
         timings: dict[Arm, Timing | None] = {}
-        if work.outlook.wants(control=claimed.control) and not baseline.error and not candidate.error:
-            timings = _time(work, engine, claimed, observer)
+        block = blocks.get(at, ())
+        if block and timing.answered(done, block) and work.outlook.wants(control=claimed.control):
+            requests_of = {arm: [_request(work, work.claims[i], arm) for i in block] for arm in Arm}
+            timings = timing.both(engine, requests_of, arms.order(claimed.pair_id), observer=observer)
             alive()
         pairs.append(_pair(work, claimed, ran[0], baseline, candidate, timings))
         work.outlook.add(pairs[-1])
     return pairs
-
-
-def _time(work: Work, engine: ShadowEngine, claimed: Claim, observer: Observer) -> dict[Arm, Timing | None]:
-    both = arms.order(claimed.pair_id)
-    return {arm: arms.time(engine, _request(work, claimed, arm), arm, observer=observer) for arm in both}
 
 
 def _pair(
@@ -205,10 +207,8 @@ def _pair(
         candidate_timing=timings.get(Arm.CANDIDATE),
         control=claimed.control,
     )
-    increments = built.increments(pair)
-    if increments is None:
-        return replace(pair, error=built.problem(pair))
-    return replace(pair, increments=pack(increments))
+    ((why, increments),) = built.examine([pair])
+    return replace(pair, error=why) if increments is None else replace(pair, increments=pack(increments))
 
 
 def store_pairs(store: Store, work: Work, pairs: Sequence[Pair], now: float) -> int:
