@@ -182,6 +182,6 @@ def _check(hits: float | Vector, total: float | Vector) -> None:
     if np.ndim(hits) or np.ndim(total):
         inside = bool(np.all(hits >= np.float64(0))) and bool(np.all(total - hits >= np.float64(0)))
     else:
-        inside = 0 <= hits <= total
+        inside = bool(0 <= hits <= total)
     if not inside:
         raise ValueError(f"{hits} events out of {total} chances")
