@@ -14,15 +14,20 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from typing import cast
 
+from canary.domain import chain
+from canary.domain.access import Key
 from canary.domain.errors import ConflictError
 from canary.domain.flag import Flag, Snapshot
+from canary.domain.kills import KillOrder
 from canary.domain.mirrored import MirrorCount, added_up, length_bucket
+from canary.domain.notices import Notice, NoticeState
 from canary.domain.observations import Observation
 from canary.domain.pairs import Pair
 from canary.domain.rollout import Rollout
+from canary.domain.schedule import JobRun
 from canary.domain.traffic import Prompt, pair_id
 from canary.flow import ports
-from canary.flow.ports import Claim, ControlRule, FoldItem, no_controls
+from canary.flow.ports import Claim, ControlRule, FoldItem, KeptAnswer, no_controls
 
 Attempt = tuple[str, str, int]  # route, epoch, attempt
 OPEN = ("leased", "released")
@@ -44,6 +49,7 @@ class _State:
 
     prompts: dict[tuple[str, str], Prompt] = field(default_factory=dict)
     arrivals: dict[str, tuple[Prompt, ...]] = field(default_factory=dict)
+    arrived_at: dict[tuple[str, str], float] = field(default_factory=dict)
     mirrored: dict[tuple[str, float], tuple[MirrorCount, ...]] = field(default_factory=dict)
     leases: dict[str, _Lease] = field(default_factory=dict)
     ordinals: dict[Attempt, tuple[str, ...]] = field(default_factory=dict)
@@ -54,8 +60,16 @@ class _State:
     rollouts: dict[str, Rollout] = field(default_factory=dict)
     flags: dict[str, Flag] = field(default_factory=dict)
     flag_version: dict[str, int] = field(default_factory=lambda: {"version": 0})
+    kills: dict[str, tuple[int, KillOrder]] = field(default_factory=dict)
     policies: dict[int, tuple[str, str, str]] = field(default_factory=dict)
+    proposals: dict[str, ports.Proposal] = field(default_factory=dict)
     audit: dict[int, tuple[str, str]] = field(default_factory=dict)
+    keys: dict[str, Key] = field(default_factory=dict)
+    answers: dict[tuple[str, str], tuple[KeptAnswer, float]] = field(default_factory=dict)
+    notices: dict[str, Notice] = field(default_factory=dict)
+    job_runs: dict[int, JobRun] = field(default_factory=dict)
+    paused_jobs: dict[str, bool] = field(default_factory=dict)
+    leaders: dict[str, tuple[int, str, float]] = field(default_factory=dict)
 
     def copy(self) -> _State:
         return _State(**{f.name: dict(getattr(self, f.name)) for f in fields(self)})
@@ -73,6 +87,7 @@ class _Prompts(_Repository):
             key = (prompt.source, prompt.request_id)
             new.append(key not in state.prompts)
             state.prompts.setdefault(key, prompt)
+            state.arrived_at.setdefault(key, now)
         for route in {p.route for p in prompts}:
             came = tuple(p for p, is_new in zip(prompts, new, strict=True) if is_new and p.route == route)
             state.arrivals[route] = state.arrivals.get(route, ()) + came
@@ -80,6 +95,10 @@ class _Prompts(_Repository):
 
     def count(self, route: str) -> int:
         return len(self.state.arrivals.get(route, ()))
+
+    def since(self, route: str, at: float, most: int) -> int:
+        found = self.state.arrivals.get(route, ())
+        return min(most, sum(self.state.arrived_at[(p.source, p.request_id)] >= at for p in found))
 
     def recent(self, route: str, limit: int) -> list[Prompt]:
         return list(self.state.arrivals.get(route, ())[-limit:])
@@ -174,6 +193,10 @@ class _Pairs(_Repository):
             return None
         return [self.get(i) if state == "paired" else None for i, state in zip(known, states, strict=True)]
 
+    def page(self, route: str, epoch: str, attempt: int, *, after: int, limit: int) -> list[Pair]:
+        found = (self.get(identity) for identity in self.state.ordinals.get((route, epoch, attempt), ())[max(0, after + 1) :])
+        return list(islice((pair for pair in found if pair is not None), limit))
+
     def contiguous(self, route: str, epoch: str, attempt: int, *, after: int, limit: int) -> list[FoldItem]:
         known = self.state.ordinals.get((route, epoch, attempt), ())
         items: list[FoldItem] = []
@@ -211,6 +234,10 @@ class _Observations(_Repository):
 
     def newest(self, route: str) -> int:
         return max((place for (of, _), (place, _) in self.state.observations.items() if of == route), default=0)
+
+    def get(self, route: str, observation_id: str) -> Observation | None:
+        found = self.state.observations.get((route, observation_id))
+        return found and found[1]
 
 
 class _Evidence(_Repository):
@@ -266,6 +293,21 @@ class _Flags(_Repository):
         return Snapshot(self.state.flag_version["version"], now, dict(sorted(self.state.flags.items())))
 
 
+class _Kills(_Repository):
+    def add(self, order: KillOrder) -> bool:
+        if order.order_id in self.state.kills:
+            return False
+        self.state.flag_version["version"] += 1
+        self.state.kills[order.order_id] = (len(self.state.kills) + 1, order)
+        return True
+
+    def after(self, cursor: int) -> list[tuple[int, KillOrder]]:
+        return [item for item in self.state.kills.values() if item[0] > cursor]
+
+    def about(self, scopes: Sequence[str]) -> list[KillOrder]:
+        return [order for _, order in self.state.kills.values() if order.scope in scopes]
+
+
 class _Policies(_Repository):
     def put(self, route: str, content_hash: str, text: str, now: float) -> None:
         if self.current(route) != (content_hash, text):
@@ -281,14 +323,144 @@ class _Policies(_Repository):
         return sorted({route for route, _, _ in self.state.policies.values()})
 
 
+class _Proposals(_Repository):
+    def get(self, route: str) -> ports.Proposal | None:
+        return self.state.proposals.get(route)
+
+    def put(self, proposal: ports.Proposal) -> None:
+        self.state.proposals[proposal.route] = replace(proposal, asked_at=round(proposal.asked_at, 6))
+
+    def drop(self, route: str) -> None:
+        self.state.proposals.pop(route, None)
+
+
 class _Audit(_Repository):
     def append(self, route: str, kind: str, actor: str, body: Mapping[str, object], now: float) -> None:
+        newest = next((event for r, event in reversed(self.state.audit.values()) if r == route), None)
+        previous = chain.START if newest is None else json.loads(newest)["digest"]
         event = {"id": len(self.state.audit) + 1, "route": route, "kind": kind, "actor": actor, "body": body, "at": round(now, 6)}
+        event |= {"previous": previous, "digest": chain.link(previous, route, kind, actor, body, round(now, 6))}
         self.state.audit[len(self.state.audit)] = (route, json.dumps(event))
 
     def list(self, route: str, limit: int = 100, *, kind: str | None = None) -> list[dict[str, object]]:
-        found = (json.loads(event) for r, event in reversed(self.state.audit.values()) if r == route)
-        return list(islice((event for event in found if kind in (None, event["kind"])), limit))
+        links = ("previous", "digest")
+        found = self.page([route], before=None, limit=limit, kind=kind)
+        return [{name: value for name, value in event.items() if name not in links} for event in found]
+
+    def page(
+        self, routes: Sequence[str] | None, *, before: int | None, limit: int, kind: str | None = None
+    ) -> list[dict[str, object]]:
+        found = (json.loads(event) for r, event in reversed(self.state.audit.values()) if routes is None or r in routes)
+        chosen = (e for e in found if kind in (None, e["kind"]) and (before is None or e["id"] < before))
+        return list(islice(chosen, limit))
+
+    def chain(self, route: str, *, after: int, limit: int) -> list[dict[str, object]]:
+        found = (json.loads(event) for r, event in self.state.audit.values() if r == route)
+        return list(islice((event for event in found if event["id"] > after), limit))
+
+    def routes(self) -> list[str]:
+        return sorted({route for route, _ in self.state.audit.values()})
+
+
+class _Keys(_Repository):
+    def get(self, key_id: str, *, lock: bool = False) -> Key | None:
+        return self.state.keys.get(key_id)
+
+    def list(self) -> list[Key]:
+        return sorted(self.state.keys.values(), key=lambda key: (-key.created_at, key.key_id))
+
+    def put(self, key: Key) -> None:
+        self.state.keys[key.key_id] = key
+
+
+class _Answers(_Repository):
+    def begin(self, caller: str, key: str, fingerprint: str, now: float, *, stalled_before: float) -> KeptAnswer | None:
+        found = self.state.answers.get((caller, key))
+        if found is not None:
+            kept, started_at = found
+            if kept.status is not None or started_at >= stalled_before or kept.fingerprint != fingerprint:
+                return kept
+        self.state.answers[(caller, key)] = (KeptAnswer(fingerprint, None, "", b""), now)
+        return None
+
+    def finish(self, caller: str, key: str, status: int, headers: str, body: bytes) -> None:
+        if (found := self.state.answers.get((caller, key))) is not None:
+            self.state.answers[(caller, key)] = (replace(found[0], status=status, headers=headers, body=body), found[1])
+
+    def forget(self, caller: str, key: str) -> None:
+        self.state.answers.pop((caller, key), None)
+
+    def expire(self, before: float) -> int:
+        old = [name for name, (_, started_at) in self.state.answers.items() if started_at < before]
+        for name in old:
+            del self.state.answers[name]
+        return len(old)
+
+
+class _Notices(_Repository):
+    def add(self, given: Sequence[Notice]) -> None:
+        for notice in given:
+            self.state.notices.setdefault(notice.notice_id, notice)
+
+    def claim(self, now: float, limit: int, lease_seconds: float) -> list[Notice]:
+        pending = [n for n in self.state.notices.values() if n.state is NoticeState.PENDING and n.due_at <= now]
+        taken = sorted(pending, key=lambda notice: notice.due_at)[:limit]
+        self.state.notices.update({n.notice_id: replace(n, due_at=now + lease_seconds) for n in taken})
+        return taken
+
+    def put(self, notice: Notice) -> None:
+        stored = self.state.notices.get(notice.notice_id)
+        if stored is not None and stored.state is NoticeState.PENDING:
+            self.state.notices[notice.notice_id] = notice
+
+    def list(self, limit: int, state: NoticeState | None = None) -> list[Notice]:
+        return [n for n in reversed(self.state.notices.values()) if state in (None, n.state)][:limit]
+
+    def forget(self, before: float) -> int:
+        old = [n.notice_id for n in self.state.notices.values() if n.state is not NoticeState.PENDING and n.due_at < before]
+        for name in old:
+            del self.state.notices[name]
+        return len(old)
+
+
+class _Jobs(_Repository):
+    def add(self, run: JobRun) -> None:
+        self.state.job_runs[max(self.state.job_runs, default=0) + 1] = run
+
+    def runs(self, job: str, limit: int) -> list[JobRun]:
+        return [run for run in reversed(self.state.job_runs.values()) if run.job == job][:limit]
+
+    def forget(self, before: float) -> int:
+        old = [number for number, run in self.state.job_runs.items() if run.ended_at < before]
+        for number in old:
+            del self.state.job_runs[number]
+        return len(old)
+
+    def paused(self) -> frozenset[str]:
+        return frozenset(job for job, paused in self.state.paused_jobs.items() if paused)
+
+    def pause(self, job: str, paused: bool) -> None:
+        self.state.paused_jobs[job] = paused
+
+
+class _Leaders(_Repository):
+    def take(self, name: str, holder: str, until: float) -> int:
+        token = self.state.leaders.get(name, (0, "", 0.0))[0] + 1
+        self.state.leaders[name] = (token, holder, until)
+        return token
+
+    def renew(self, name: str, token: int, until: float) -> bool:
+        if not self.leads(name, token):
+            return False
+        self.state.leaders[name] = (token, self.state.leaders[name][1], until)
+        return True
+
+    def until(self, name: str) -> float:
+        found = self.state.leaders.get(name)
+        return float("-inf") if found is None else found[2]
+
+    def leads(self, name: str, token: int) -> bool:
+        return name in self.state.leaders and self.state.leaders[name][0] == token
 
 
 class InMemoryTransaction:
@@ -305,8 +477,15 @@ class InMemoryTransaction:
         self.evidence: ports.EvidenceStore = _Evidence(state)
         self.rollouts: ports.RolloutStore = _Rollouts(state)
         self.flags: ports.FlagStore = _Flags(state)
+        self.kills: ports.KillStore = _Kills(state)
         self.policies: ports.PolicyStore = _Policies(state)
+        self.proposals: ports.ProposalStore = _Proposals(state)
         self.audit: ports.AuditStore = _Audit(state)
+        self.keys: ports.KeyStore = _Keys(state)
+        self.answers: ports.AnswerStore = _Answers(state)
+        self.notices: ports.NoticeStore = _Notices(state)
+        self.jobs: ports.JobStore = _Jobs(state)
+        self.leaders: ports.LeaderStore = _Leaders(state)
 
     def commit(self) -> None:
         """Keep everything since the transaction began."""

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from canary.config import Settings
 from canary.domain.errors import UsageError
 from canary.domain.policy import Policy, Subject
+from canary.flow.leading import Lock, NoLock
 from canary.flow.ports import ShadowEngine, Store
+from canary.flow.retention import Days
+
+if TYPE_CHECKING:
+    from canary.flow.tools.signed import SigningKey
 
 DATABASE = "canary"
 Progress = Callable[[str, float], None]
@@ -51,6 +57,39 @@ def open_database(given: Settings | None = None, *, migrate: bool = True) -> Ite
 
 
 @contextmanager
+def await_database(given: Settings, tell: Callable[[str], object]) -> Iterator[str]:
+    """As `open_database`, for a service that must start and kill while the database is away: it is opened when it comes back.
+
+    Args:
+        tell: called with a sentence when the start goes on without.
+
+    Raises:
+        UsageError: the address is no Postgres's, or the server is too old.
+    """
+    from canary.store.embedded import EmbeddedPostgres
+    from canary.store.keeper import watched
+    from canary.store.migrate import migrate as upgrade
+    from canary.store.patience import Patience
+
+    with ExitStack() as ending:
+        if given.database_url:
+            url = given.database_url
+            patience = Patience(lambda: upgrade(url), tell)
+        else:
+            server = ending.enter_context(watched(EmbeddedPostgres(given.home)))
+            url = server.url_of(DATABASE)
+
+            def attempt() -> None:
+                server.start()
+                upgrade(server.create_database(DATABASE))
+
+            patience = Patience(attempt, tell)
+        ending.callback(patience.close)
+        patience.begin()
+        yield url
+
+
+@contextmanager
 def open_store(given: Settings | None = None, *, migrate: bool = True) -> Iterator[Store]:
     """A store on a database; see `open_database`."""
     with open_database(given, migrate=migrate) as url, store_on(url) as store:
@@ -76,6 +115,21 @@ def housekeeping(store: Store) -> Callable[[], object]:
     if isinstance(store, PostgresStore):
         return lambda: store.ensure_partitions(datetime.now(UTC).date())
     return lambda: None
+
+
+def days_of(store: Store) -> Days | None:
+    """The store's daily partitions, for retention; None where it keeps no days."""
+    from canary.store.unit_of_work import PostgresStore
+
+    return store if isinstance(store, PostgresStore) else None
+
+
+def leader_lock(store: Store) -> Lock:
+    """The lock that processes on the store's database elect a leader by; a store of one process needs none."""
+    from canary.store.leader import LeaderLock
+    from canary.store.unit_of_work import PostgresStore
+
+    return LeaderLock(store.url.render_as_string(hide_password=False)) if isinstance(store, PostgresStore) else NoLock()
 
 
 def memory_store() -> Store:
@@ -107,3 +161,14 @@ def prepare_model(name: str, progress: Progress | None = None) -> Path:
     from canary.engine.checkpoints import prepare
 
     return prepare(name, settings().cache, progress)
+
+
+def signing_key(home: Path) -> SigningKey:
+    """The key that signs this home's flag documents, made at its first use.
+
+    Raises:
+        UsageError: its file is damaged.
+    """
+    from canary.store.signing_key import load_or_create
+
+    return load_or_create(home)

@@ -8,6 +8,13 @@ from typing import Any
 from alembic import context
 from sqlalchemy import Connection, create_engine, text
 
+from canary.store import flag_tables as flag_tables
+from canary.store import idempotency as idempotency
+from canary.store import job_runs as job_runs
+from canary.store import keys as keys
+from canary.store import leader as leader
+from canary.store import outbox as outbox
+from canary.store import proposals as proposals
 from canary.store.problems import read_url
 from canary.store.tables import metadata
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -21,7 +21,17 @@ def problem(error: CanaryError, headers: Mapping[str, str] | None = None) -> JSO
     extra = dict(headers or {})
     if error.status == 503:
         extra.setdefault("Retry-After", "1")
+    if error.status == 401:
+        extra.setdefault("WWW-Authenticate", 'Bearer realm="canary"')
     return JSONResponse(error.problem(), status_code=error.status, media_type=MEDIA_TYPE, headers=extra)
+
+
+def wrong_method(method: str, known: Iterable[str]) -> JSONResponse:
+    """405, with the methods that there are."""
+    title = "Method Not Allowed"
+    detail = f"{method[:20]} is not one of this page's methods"
+    body = {"type": "about:blank", "title": title, "status": 405, "code": "http", "detail": detail}
+    return JSONResponse(body, status_code=405, media_type=MEDIA_TYPE, headers={"Allow": ", ".join(sorted(known))})
 
 
 def install(app: FastAPI, observer: Observer) -> None:

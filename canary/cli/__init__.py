@@ -10,7 +10,25 @@ import typer
 from pydantic import ValidationError
 
 from canary import __version__
-from canary.cli import demo, drill, gate, models, policy, power, rollouts, serve, worker
+from canary.cli import (
+    audit,
+    demo,
+    drill,
+    explain,
+    flags,
+    gate,
+    jobs,
+    keys,
+    kill,
+    models,
+    notify,
+    policy,
+    power,
+    rollouts,
+    serve,
+    services,
+    worker,
+)
 from canary.domain.errors import CanaryError, ExitCode
 
 EX_SOFTWARE = 70  # of sysexits.h: a bug, which is neither a failed gate nor a missing database
@@ -24,13 +42,26 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)
+app.command("api")(services.api)
+app.command("listener")(services.listener)
+app.command("scheduler")(services.scheduler)
+app.command("db")(services.db)
+app.command("status")(services.status)
+app.command("explain")(explain.explain)
 app.command("gate")(gate.gate)
 app.command("drill")(drill.drill)
 app.command("worker")(worker.worker)
 app.command("power")(power.power)
+app.command("kill")(kill.kill)
+app.command("unkill")(kill.unkill)
 app.add_typer(rollouts.app, name="rollouts")
 app.add_typer(policy.app, name="policy")
 app.add_typer(models.app, name="models")
+app.add_typer(flags.app, name="flags")
+app.add_typer(keys.app, name="keys")
+app.add_typer(audit.app, name="audit")
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(notify.app, name="notify")
 
 
 @app.command()

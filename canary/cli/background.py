@@ -1,4 +1,4 @@
-"""What `canary serve` runs beside its HTTP server: the control loop, and the engine worker in a process of its own.
+"""What `canary serve` runs beside its HTTP server: the scheduler, and the engine worker in a process of its own.
 
 Neither may take the server down: a failure is noted and tried again.
 """
@@ -6,20 +6,24 @@ Neither may take the server down: a failure is noted and tried again.
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
-from canary.domain.errors import CanaryError
+from canary.config import Settings
+from canary.flow.leading import Leadership
 from canary.flow.ports import Observer, Store
+from canary.flow.walk.control import tick
+from canary.jobs.scheduler import Scheduler
+from canary.jobs.tasks import Children, work_of
+from canary.wiring import leader_lock
 
-TICK_SECONDS = 1.0
-HOUSEKEEPING_SECONDS = 3_600.0
 FIRST_RESTART_SECONDS = 1.0
 LAST_RESTART_SECONDS = 60.0
 HEALTHY_SECONDS = 60.0
@@ -27,79 +31,24 @@ STOP_SECONDS = 30.0
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here, since a forked child must not load anything
 
-Tick = Callable[[Store, str, float, Observer], object]
 
-
-class ControlLoop:
-    """Assesses, decides and publishes every route in turn.
+def scheduler_of(
+    store: Store,
+    chosen: Settings,
+    observer: Observer,
+    children: Children,
+    kill_drill: Callable[[], str] | None = None,
+) -> Scheduler:
+    """The jobs of one process, run while it leads.
 
     Args:
-        tick: `flow.walk.control.tick`.
-        seconds: pause between rounds.
-        housekeeping: called at the start and then once an hour.
+        children: what jobs run beside it; stopped before the scheduler is.
+        kill_drill: runs a kill drill, where clients are connected to this process.
     """
-
-    def __init__(
-        self,
-        store: Store,
-        observer: Observer,
-        tick: Tick,
-        *,
-        seconds: float = TICK_SECONDS,
-        housekeeping: Callable[[], object] = lambda: None,
-    ) -> None:
-        self._housekeeping = housekeeping
-        self._kept_at = -math.inf
-        self._store = store
-        self._observer = observer
-        self._tick = tick
-        self._seconds = seconds
-        self._stopping = threading.Event()
-        self._failing: set[str] = set()
-        self._thread = threading.Thread(target=self._run, name="canary-control", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End after the route in hand."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def round(self) -> None:
-        """Tick every route once; one route's failure does not reach the others."""
-        try:
-            if time.monotonic() - self._kept_at > HOUSEKEEPING_SECONDS:
-                self._housekeeping()
-                self._kept_at = time.monotonic()
-            with self._store.transaction() as tx:
-                routes = [rollout.route for rollout in tx.rollouts.list()]
-        except CanaryError as error:
-            self._note("", error)
-            return
-        self._failing.discard("")
-        for route in routes:
-            if self._stopping.is_set():
-                return
-            try:
-                self._tick(self._store, route, time.time(), self._observer)
-            except Exception as error:
-                self._note(route, error)
-            else:
-                self._failing.discard(route)
-
-    def _note(self, route: str, error: Exception) -> None:
-        """Say it once per outage, not once per round; the text of a foreign error may hold a row, so only its type is told."""
-        if route not in self._failing:
-            said = str(error) if isinstance(error, CanaryError) else type(error).__name__
-            self._observer.note("control_failed", route=route, error=said)
-        self._failing.add(route)
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            self.round()
-            self._stopping.wait(self._seconds)
+    holder = f"{socket.gethostname()}:{os.getpid()}"
+    leadership = Leadership(store, leader_lock(store), holder, observer, time.time)
+    work = work_of(store, chosen, partial(tick, fence=leadership.fence), observer, children, kill_drill=kill_drill)
+    return Scheduler(store, leadership, work, observer)
 
 
 class WorkerProcess:
@@ -173,6 +122,11 @@ def worker_command() -> list[str]:
     return [sys.executable, "-m", "canary.cli", "worker"]
 
 
-def worker_environment(home: str, database_url: str) -> dict[str, str]:
-    """This process's environment with the server's own database."""
-    return {**os.environ, "CANARY_HOME": home, "CANARY_DATABASE_URL": database_url, "HF_HUB_OFFLINE": "1"}
+def worker_environment(home: str, database_url: str | None) -> dict[str, str]:
+    """This process's environment with the server's own database, for its children.
+
+    Args:
+        database_url: None leaves it to the child, which finds the embedded server of the same home.
+    """
+    own = {} if database_url is None else {"CANARY_DATABASE_URL": database_url}
+    return {**os.environ, "CANARY_HOME": home, "HF_HUB_OFFLINE": "1", **own}

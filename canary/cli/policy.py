@@ -16,12 +16,15 @@ from rich.table import Table
 from rich.text import Text
 
 from canary import wiring
+from canary.cli.terminal import user
 from canary.domain.errors import CanaryError, ExitCode, PolicyError
 from canary.domain.modes import Mode
 from canary.domain.policy import Policy
+from canary.domain.policy_diff import Effect, compare
 from canary.flow import timing
+from canary.flow.attempt import pinned_policy, rollout_of
 from canary.flow.tools import policy_files
-from canary.flow.tools.apply import apply_policy
+from canary.flow.tools.apply import apply_policy, approve_policy, plain
 from canary.flow.tools.case_files import cases_path
 from canary.flow.tools.cases import Outcome, run_file
 from canary.stats import ttft_tail
@@ -32,14 +35,26 @@ A first policy: copy one of the shipped ones (policies/demo/math.yaml), name you
 
   canary policy validate my.yaml   is it legal? every complaint names line and column
   canary policy test my.yaml       does it decide as my.cases.yaml expects?
-  canary policy apply my.yaml      from now on it decides about its route
+  canary policy diff my.yaml       what does it change, and is it looser than what decides now?
+  canary policy apply my.yaml      from now on it decides about its route, unless it is looser: then it waits for
+  canary policy approve ROUTE HASH somebody else agrees to it
 
-Exit codes: 0 fine, 1 a golden case fails, 2 a policy or case file is wrong, 5 the database does not answer.
+Exit codes: 0 fine, 1 a golden case fails, 2 a policy or case file is wrong, 5 a looser policy waits for somebody else, or the
+database does not answer.
 """
+
+EFFECTS = {
+    Effect.UNCHANGED: "none",
+    Effect.KEEP: "the rollout stays in its stage, the bake starts again",
+    Effect.GATHER: "the rollout stays in its stage, evidence and bake start again",
+    Effect.RESTART: "the rollout starts again in shadow, with the next attempt",
+}
 
 app = typer.Typer(help=HELP, no_args_is_help=True)
 
 Paths = Annotated[list[Path], typer.Argument(help="Policy files, or folders that are searched for them.", metavar="PATH...")]
+Actor = Annotated[str | None, typer.Option("--actor", help="Who, for the audit log; default: your user name.")]
+Route = Annotated[str, typer.Argument(help="The route, as its policy names it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
@@ -87,17 +102,16 @@ def run_cases(
 
 
 @app.command()
-def apply(
-    paths: Paths, as_json: AsJson = False, actor: Annotated[str, typer.Option(help="Who applies it, for the audit log.")] = "cli"
-) -> None:
+def apply(paths: Paths, as_json: AsJson = False, actor: Actor = None) -> None:
     """Make policies the ones that decide about their routes.
 
     All files are checked first; if one is wrong, none is applied. A new route starts in shadow at weight 0. The same policy again
-    changes nothing. A changed policy sends its route back to shadow with a new attempt, since margins are frozen within one; a
-    kill stays. Exit code 2 if a file is wrong, 5 if the database does not answer.
+    changes nothing. A stricter or neutral one takes effect where the rollout stands: its bake starts again, and its evidence too
+    where that is judged otherwise now. A looser one is only proposed: somebody else approves it. A kill stays. Exit code 2 if a
+    file is wrong, 5 if a policy waits for approval or the database does not answer.
     """
     try:
-        done = _apply(list(_files(paths)), actor)
+        done = _apply(list(_files(paths)), actor or user())
     except CanaryError as error:
         if not as_json:
             raise
@@ -110,9 +124,70 @@ def apply(
 
 
 @app.command()
+def approve(
+    route: Route,
+    content_hash: Annotated[str, typer.Argument(help="The proposed policy's content hash, 8 digits or more.", metavar="HASH")],
+    actor: Actor = None,
+    as_json: AsJson = False,
+) -> None:
+    """Agree to a looser policy that somebody else has applied; it decides from now on. Nobody approves their own."""
+    with wiring.open_store() as store:
+        rollout = approve_policy(store, route, content_hash, actor or user(), time.time())
+    state = {"route": route, "content_hash": rollout.policy_hash, "state": rollout.state.value, "attempt": rollout.attempt}
+    print(json.dumps(state) if as_json else f"approved: route {route} is in {rollout.state.value}, attempt {rollout.attempt}")
+
+
+@app.command()
+def diff(
+    path: Annotated[Path, typer.Argument(help="The new policy.", metavar="FILE")],
+    against: Annotated[Path | None, typer.Option(help="An older file; default: what decides about the route now.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say per field whether a policy is looser, stricter or neutral, and what applying it does to a rollout under way.
+
+    Nothing is stored. Exit code 0 whatever is found, 2 if a file is wrong or nothing decides about the route yet.
+    """
+    new = policy_files.load(path)
+    old = policy_files.load(against) if against else _current(new.route)
+    found = compare(old, new)
+    if as_json:
+        said = {"route": new.route, "looser": found.looser, "effect": found.effect.value, "changes": plain(found)}
+        print(json.dumps({**said, "from": old.content_hash, "to": new.content_hash}))
+        return
+    if not found.changes:
+        print(f"{path}: says the same as what decides now")
+        return
+    table = Table("field", "from", "to", "direction", "evidence")
+    for c in found.changes:
+        cells = (c.path, str(c.old), str(c.new), c.direction.value, "starts again" if c.evidence else "stays")
+        table.add_row(*(Text(cell) for cell in cells))
+    Console().print(table)
+    print(f"effect: {EFFECTS[found.effect]}" + ("; somebody else must approve it" if found.looser else ""))
+
+
+@app.command()
+def export(
+    route: Route, out: Annotated[Path | None, typer.Option(help="Write it to this file instead of printing it.")] = None
+) -> None:
+    """Print the policy that decides about a route, in canonical form: what `apply` reads again with the same content hash."""
+    text = policy_files.dump(_current(route))
+    if out is None:
+        print(text, end="")
+        return
+    out.write_text(text, encoding="utf-8")
+    print(f"{out}: the policy of route {route}")
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of policy files, for editors and other tools."""
-    print(json.dumps(policy_files.schema(), indent=2))
+    print(policy_files.schema_json(), end="")
+
+
+def _current(route: str) -> Policy:
+    """The policy that decides about a route now."""
+    with wiring.open_store(migrate=False) as store, store.transaction() as tx:
+        return pinned_policy(tx, rollout_of(tx, route))
 
 
 def _checked(path: Path) -> dict[str, Any]:

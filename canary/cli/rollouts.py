@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +19,7 @@ from rich.text import Text
 from canary.cli.terminal import standard_output, user
 from canary.domain.rollout import Rollout
 from canary.flow.attempt import rollout_of
+from canary.flow.ports import Store
 from canary.flow.tools import commands, observations, reports
 from canary.wiring import open_store
 
@@ -137,17 +138,40 @@ def resume(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = 
 
     What held it holds it again if nothing has changed; a shadow that has used up its requests needs `retry`.
     """
-    with open_store() as store:
-        rollout = commands.resume(store, route, reason, actor or user(), time.time())
-    _print_order(rollout, as_json)
+    _order(commands.resume, route, reason, actor, as_json)
 
 
 @app.command()
 def retry(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = False) -> None:
     """Open the next attempt of a held or rolled back rollout: shadow, weight 0, no evidence; a cool-down is waited for."""
-    with open_store() as store:
-        rollout = commands.retry(store, route, reason, actor or user(), time.time())
-    _print_order(rollout, as_json)
+    _order(commands.retry, route, reason, actor, as_json)
+
+
+@app.command()
+def pause(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = False) -> None:
+    """Hold a rollout where it is; it keeps its weight, and what would kill or roll it back still does."""
+    _order(commands.pause, route, reason, actor, as_json)
+
+
+@app.command()
+def approve(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = False) -> None:
+    """Agree to the next stage, and to no further one; whoever applied the policy may not, unless it says so.
+
+    Evidence is not overruled: the rollout moves when all gates pass. A held rollout goes on in its stage.
+    """
+    _order(commands.approve, route, reason, actor, as_json)
+
+
+@app.command()
+def reject(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = False) -> None:
+    """Refuse the next stage: the rollout is held where it is."""
+    _order(commands.reject, route, reason, actor, as_json)
+
+
+@app.command()
+def abort(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = False) -> None:
+    """End the attempt: all traffic to the baseline at once, and a cool-down; with nothing in progress nothing changes."""
+    _order(commands.abort, route, reason, actor, as_json)
 
 
 @app.command()
@@ -170,12 +194,19 @@ def observe(
     print(f"{route}: {counts['new']} new observations, {counts['repeat']} repeats")
 
 
+def _order(
+    order: Callable[[Store, str, str, str, float], Rollout], route: str, reason: str, actor: str | None, as_json: bool
+) -> None:
+    with open_store() as store:
+        _print_order(order(store, route, reason, actor or user(), time.time()), as_json)
+
+
 def _print_order(rollout: Rollout, as_json: bool) -> None:
     state = rollout.state.value
     if as_json:
         print(json.dumps({"route": rollout.route, "killed": rollout.killed, "state": state, "attempt": rollout.attempt}))
         return
-    print(f"{rollout.route} is in {state} again, attempt {rollout.attempt}.")
+    print(f"{rollout.route} is in {state} now, attempt {rollout.attempt}: {rollout.reason.rstrip('.')}.")
 
 
 def _percent(weight: Any) -> str:

@@ -1,4 +1,4 @@
-"""`canary serve`: mirror listener, flags, API and control loop in one process, the engine worker beside it.
+"""`canary serve`: mirror listener, flags, API and scheduler in one process, the engine worker beside it.
 
 This process never loads torch; everything that it starts ends with it.
 """
@@ -17,16 +17,19 @@ from typing import Annotated, Any
 
 import typer
 import uvicorn
+from fastapi import FastAPI
 
 from canary import telemetry
 from canary.api.app import create_app
-from canary.cli.background import ControlLoop, WorkerProcess, worker_command, worker_environment
+from canary.api.peers import read_peers
+from canary.api.server import Server
+from canary.cli.background import WorkerProcess, scheduler_of, worker_command, worker_environment
 from canary.config import Settings
 from canary.domain.errors import UnreachableError, UsageError
 from canary.edge.listener import PREFIX, MirrorListener
 from canary.flow.ports import Observer, Store
-from canary.flow.walk.control import tick
-from canary.wiring import housekeeping, open_database, settings, store_on
+from canary.jobs.tasks import Children
+from canary.wiring import await_database, settings, store_on
 
 BACKLOG = 512
 SHUTDOWN_SECONDS = 10
@@ -43,10 +46,10 @@ def serve(
     worker: Annotated[bool, typer.Option("--worker/--no-worker", help="Run the engine worker beside the server.")] = True,
     log: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
-    """Keep mirror listener, flags, API, control loop, worker and Postgres running until Ctrl-C or SIGTERM.
+    """Keep mirror listener, flags, API, scheduler, worker and Postgres running until Ctrl-C or SIGTERM.
 
-    With CANARY_DATABASE_URL set, no Postgres is started. Exit codes: 0 stopped cleanly, 2 usage (a port in use among them),
-    5 the database is unreachable.
+    With CANARY_DATABASE_URL set, no Postgres is started. While the database is away the service starts all the same, with the
+    flags and kills that CANARY_HOME kept. Exit codes: 0 stopped cleanly, 2 usage (a port in use among them).
     """
     telemetry.configure(log)
     observer = telemetry.LogObserver()
@@ -57,7 +60,7 @@ def serve(
     with (
         contextlib.suppress(KeyboardInterrupt),
         bind(host or chosen.host, chosen.port if port is None else port) as listening,
-        open_database(chosen) as url,
+        await_database(chosen, lambda said: observer.note("database_away", said=said)) as url,
         store_on(url) as store,
     ):
         _run(store, chosen.model_copy(update={"database_url": url}), listening, observer, worker)
@@ -119,7 +122,8 @@ def background_server(store: Store, chosen: Settings, observer: Observer | None 
     quiet = observer or telemetry.SilentObserver()
     mirror = MirrorListener(store, quiet, max_body=chosen.max_body_bytes)
     with bind(chosen.host, chosen.port) as listening:
-        server = uvicorn.Server(_config(store, mirror, quiet))
+        api = create_app(store, quiet)
+        server = server_of(combine(mirror, api), api)
         thread = threading.Thread(target=server.run, args=([listening],), name="canary-server", daemon=True)
         mirror.start()
         thread.start()
@@ -135,15 +139,36 @@ def background_server(store: Store, chosen: Settings, observer: Observer | None 
             mirror.close()
 
 
-def _config(store: Store, mirror: MirrorListener, observer: Observer) -> uvicorn.Config:
-    return uvicorn.Config(
-        combine(mirror, create_app(store, observer)),
+def api_of(store: Store, chosen: Settings, observer: Observer, host: str) -> FastAPI:
+    """The API of a service that keeps its state in the settings' home and has peers.
+
+    Args:
+        host: the address that it listens on.
+
+    Raises:
+        UsageError: others could reach it there, and no API key exists.
+    """
+    token = chosen.peer_token.get_secret_value() if chosen.peer_token else None
+    made = create_app(store, observer, home=chosen.home, peers=read_peers(chosen.peers), peer_token=token)
+    made.state.api.ring.listen_on(host)
+    return made
+
+
+def server_of(app: App, api: FastAPI | None) -> Server | uvicorn.Server:
+    """The HTTP server of one application.
+
+    Args:
+        api: the part of it whose streams must end when the server does; None where there is none.
+    """
+    config = uvicorn.Config(
+        app,
         lifespan="on",
         log_level="warning",
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
+    return uvicorn.Server(config) if api is None else Server(config, api.state.api.closing)
 
 
 def _url(listening: socket.socket) -> str:
@@ -152,18 +177,27 @@ def _url(listening: socket.socket) -> str:
 
 
 def _run(store: Store, chosen: Settings, listening: socket.socket, observer: Observer, with_worker: bool) -> None:
+    """Start in the order of need and stop in the reverse: the worker gives its leases back while the store is still there."""
     mirror = MirrorListener(store, observer, max_body=chosen.max_body_bytes)
-    loop = ControlLoop(store, observer, tick, housekeeping=housekeeping(store))
-    child = WorkerProcess(worker_command(), worker_environment(str(chosen.home), chosen.database_url or ""), observer)
+    environment = worker_environment(str(chosen.home), chosen.database_url)
+    children, child = Children(environment), WorkerProcess(worker_command(), environment, observer)
+    api = api_of(store, chosen, observer, listening.getsockname()[0])
+
+    def kill_drill() -> str:
+        found = api.state.api.kills.drill("scheduler")
+        return f"reached {found.acknowledged} of {found.connected} clients"
+
+    scheduler = scheduler_of(store, chosen, observer, children, kill_drill)
     mirror.start()
     try:
-        loop.start()
+        scheduler.start()
         if with_worker:
             child.start()
         observer.note("serving", url=_url(listening), worker=with_worker)
-        uvicorn.Server(_config(store, mirror, observer)).run(sockets=[listening])
+        server_of(combine(mirror, api), api).run(sockets=[listening])
     finally:
         if with_worker:
             child.stop()
-        loop.stop()
+        children.stop()
+        scheduler.stop()
         mirror.close()

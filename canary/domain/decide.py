@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from canary.domain.evidence import Evidence, GateEvidence, GateRole, Verdict
-from canary.domain.facts import BASELINE_GATE, CHANGE_GATE, RATIO_GATE, RESTING, Facts, Missing
+from canary.domain.facts import BASELINE_GATE, CHANGE_GATE, RATIO_GATE, RESTING, Facts, Missing, cooled_at
 from canary.domain.modes import Mode
 from canary.domain.policy import Policy
 from canary.domain.rollout import Rollout, State
@@ -27,7 +27,7 @@ class Decision:
     Args:
         row: row of the truth table that decided, 1 to 9.
         reason: stable code of the row's case; in a state of rest, the state's own (`pending`, `rolled_back`, `cool_down`,
-            `archived`).
+            `attempts_used_up`, `archived`).
         sentence: the reason in words, with value, threshold, interval and n of the gate that decided.
         gate, cause: the gate that decided and its own reason code (e.g. the suspected fault); "" where none did.
         missing: gates that do not pass yet, with what they need.
@@ -150,10 +150,17 @@ def _sentence(facts: Facts, row: Row, kind: Kind, gate: GateEvidence | None) -> 
         "baking": f"All gates pass; {facts.baking:.3g} s of {facts.stage.bake_seconds:.3g} s in stage {stage} are still to bake",
         "drill_not_caught": f"The injected fault {facts.policy.subject.fault} was not caught in {facts.num_pairs} requests, "
         "so a pass proves nothing; a drill never takes traffic",
+        "cooling_down": f"All gates pass; the cool-down of the last rollback ends in {facts.cooling:.0f} s",
+        "approval_expired": f"Nobody approved the next stage in {_within(facts)}: it is denied",
+        "awaiting_approval": f"All gates pass; the next stage waits for a person's approval, for {_within(facts)} at most",
         "all_pass": f"All {len(facts.gates)} gates pass over {facts.num_pairs} pairs" + watching,
     }
     tail = "; held until a person resumes" if kind is Kind.HOLD and facts.rollout.state is State.HELD else ""
     return words[row.case].rstrip(".") + tail + "."
+
+
+def _within(facts: Facts) -> str:
+    return f"{facts.approval.within_seconds:.0f} s" if facts.approval else "no time"
 
 
 def _lacking(facts: Facts) -> str:
@@ -174,8 +181,12 @@ def _resting(facts: Facts) -> tuple[str, str]:
         return "pending", "No engine has announced this route's epoch yet."
     if rollout.state is State.ARCHIVED:
         return "archived", "The rollout is archived."
-    left = rollout.entered_at + facts.policy.limits.cooldown_seconds - facts.now
+    limits = facts.policy.limits
+    left = cooled_at(rollout, facts.policy) - facts.now
     why = rollout.reason.rstrip(".") or "no reason was recorded"
+    if rollout.rollbacks >= limits.max_attempts:
+        used = f"{rollout.rollbacks} of {limits.max_attempts} attempts of this epoch were rolled back"
+        return "attempts_used_up", f"Rolled back; {used}, so that only a new engine or policy is tried: {why}."
     if left > 0:
         return "cool_down", f"Rolled back; the next attempt may start in {left:.0f} s: {why}."
     return "rolled_back", f"Rolled back; a retry opens the next attempt: {why}."
@@ -201,6 +212,8 @@ def _notes(facts: Facts) -> tuple[str, ...]:
 def _of_modes(facts: Facts) -> list[str]:
     """What the policy chose not to ask of a gate, and what the gates that only warn have found."""
     notes = [f"{m.gate} counts as {m.mode.value}: {m.why}" for m in facts.policy.gates.modes if m.mode is not Mode.REQUIRED]
+    for each in facts.policy.gates.strata:
+        notes.append(f"{each.stratum} certificates count as {each.mode.value}, the flag leaves such requests out: {each.why}")
     for gate in facts.aside:
         if facts.policy.gates.mode_of(gate.gate) is Mode.WARN and gate.verdict is Verdict.FAIL:
             notes.append(f"warning: {describe(gate)}")

@@ -4,10 +4,16 @@ CanaryError
 |-- UsageError            2   the call or its input is wrong
 |   |-- PolicyError       2   a policy file is wrong
 |   |-- RequestError      2   a mirrored request is wrong
-|   +-- ModelError        2   a model, drafter or tokenizer cannot be used
+|   |-- ModelError        2   a model, drafter or tokenizer cannot be used
+|   |-- UnauthorizedError 2   the request shows no key that is valid
+|   |-- ForbiddenError    2   the key does not allow this
+|   |-- PreconditionError 2   what the request expects is not so, or it does not say what it expects
+|   +-- ReusedKeyError    2   an Idempotency-Key was sent before, with another request
 |-- NoDataError           4   there is nothing to decide on
 |-- UnreachableError      5   something that Canary needs does not answer
 |-- ConflictError         5   somebody else changed the row first
+|   |-- ApprovalNeededError 5 a second person must agree first
+|   +-- SelfApprovalError 5   nobody agrees to what is their own
 |-- IdentityError         1   the engine broke an accounting identity
 +-- KilledError           6   the route's kill switch is on
 """
@@ -110,6 +116,42 @@ class ModelError(UsageError):
     code, status = "model", 422
 
 
+class UnsupportedTypeError(RequestError):
+    """The request's body is of a kind that the page does not read."""
+
+    code, status = "unsupported_type", 415
+
+
+class UnauthorizedError(UsageError):
+    """The request shows no key that is valid."""
+
+    code, status = "unauthorized", 401
+
+
+class ForbiddenError(UsageError):
+    """The key does not allow this."""
+
+    code, status = "forbidden", 403
+
+
+class PreconditionError(UsageError):
+    """What the request expects is not so any more."""
+
+    code, status = "precondition_failed", 412
+
+
+class PreconditionRequiredError(PreconditionError):
+    """The request must say what it expects to change."""
+
+    code, status = "precondition_required", 428
+
+
+class ReusedKeyError(UsageError):
+    """An Idempotency-Key was sent before, with another request."""
+
+    code, status = "reused_key", 422
+
+
 class NoDataError(CanaryError):
     """There is nothing to decide on."""
 
@@ -126,6 +168,18 @@ class ConflictError(CanaryError):
     """Somebody else changed the row first."""
 
     code, exit_code, status = "conflict", ExitCode.UNREACHABLE, 409
+
+
+class ApprovalNeededError(ConflictError):
+    """A second person must agree first."""
+
+    code = "approval_needed"
+
+
+class SelfApprovalError(ConflictError):
+    """Nobody agrees to what is their own."""
+
+    code, status = "self_approval", 403
 
 
 class IdentityError(CanaryError):

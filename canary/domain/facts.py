@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from canary.domain.errors import PolicyError
 from canary.domain.evidence import Evidence, GateEvidence, GateRole, Source, Verdict
 from canary.domain.modes import Mode
-from canary.domain.policy import Policy, Stage
+from canary.domain.policy import Approval, Policy, Stage
 from canary.domain.rollout import Rollout, State
 
 BASELINE_GATE = "baseline"  # harness gate that fails when the baseline arm itself is failing
@@ -128,6 +128,27 @@ class Facts:
         return 0.0 if self.stage.name == "full" else max(0.0, self.stage.bake_seconds - self.rollout.baked_seconds)
 
     @property
+    def cooling(self) -> float:
+        """Seconds until the cool-down of an earlier rollback is over; only the step out of the shadow waits for it."""
+        return max(0.0, self.rollout.cool_until - self.now) if self.stage.name == "shadow" else 0.0
+
+    @property
+    def approval(self) -> Approval | None:
+        """What the next stage asks of a person, None where it asks nothing; the last stage has no next one."""
+        return asked_approval(self.rollout, self.policy)
+
+    @property
+    def approved(self) -> bool:
+        """Whether a person's agreement to the next stage is still good, or none is asked."""
+        return self.approval is None or approved_until(self.rollout, self.approval) > self.now
+
+    @property
+    def denied(self) -> bool:
+        """Whether nobody has answered in time."""
+        asked = self.rollout.asked_at
+        return self.approval is not None and not self.approved and 0 < asked <= self.now - self.approval.within_seconds
+
+    @property
     def expired(self) -> bool:
         """Whether a shadow has used up its requests."""
         return self.stage.name == "shadow" and self.num_pairs >= self.policy.limits.max_requests
@@ -159,6 +180,22 @@ def stage_of(rollout: Rollout, policy: Policy) -> Stage:
             remedy="Decide with the policy that the rollout has pinned.",
         )
     return policy.stages[rollout.stage]
+
+
+def cooled_at(rollout: Rollout, policy: Policy) -> float:
+    """When a rolled back rollout may be tried again, seconds since the epoch."""
+    return max(rollout.cool_until, rollout.entered_at + policy.limits.cooldown_of(rollout.rollbacks))
+
+
+def asked_approval(rollout: Rollout, policy: Policy) -> Approval | None:
+    """What the stage after a rollout's own asks of a person; None where it asks nothing or there is none."""
+    last = rollout.stage >= len(policy.stages) - 1
+    return None if last else policy.stages[rollout.stage + 1].approval
+
+
+def approved_until(rollout: Rollout, approval: Approval) -> float:
+    """Until when a given agreement is good, seconds since the epoch; 0 without one."""
+    return rollout.approved_at + approval.within_seconds if rollout.approved_by else 0.0
 
 
 def _counts(gate: GateEvidence, policy: Policy, stage: Stage) -> bool:

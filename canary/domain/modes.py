@@ -43,3 +43,31 @@ class GateMode:
     gate: str
     mode: Mode
     why: str
+
+
+# Gates that certify one stratum alone; the others judge both together, and have no mode of a stratum.
+STRATUM_GATES: Mapping[str, str] = {
+    "bank_certificate": "sampled",
+    "pit_certificate": "sampled",
+    "request_certificate": "sampled",
+    "gap_certificate": "greedy",
+    "request_certificate_greedy": "greedy",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StratumMode:
+    """How much the certificates of a stratum count that the flag leaves out: `warn` or `observe`.
+
+    Args:
+        stratum: `greedy` or `sampled`.
+        mode: `warn` says a failure beside the decision, `observe` only shows it.
+        why: the reason in a sentence; shown wherever the verdict is.
+    """
+
+    stratum: str
+    mode: Mode
+    why: str
+
+
+ASIDE = (Mode.WARN, Mode.OBSERVE)

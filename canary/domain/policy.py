@@ -7,16 +7,22 @@ and `check` states what must hold between them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 
 from canary.domain import budget
 from canary.domain.drills import Drills
 from canary.domain.errors import PolicyError
+from canary.domain.kills import DRILL
 from canary.domain.live_policy import LiveGates, Structured, asked_at_full, asks_live_safety, check_stage_live
-from canary.domain.modes import MODES, GateMode, Mode
+from canary.domain.match import Match, check_match
+from canary.domain.modes import MODES, STRATUM_GATES, GateMode, Mode, StratumMode
 from canary.domain.shadow_policy import Shadow as Shadow
 from canary.domain.shadow_policy import check_shadow
+from canary.domain.stage_policy import Approval as Approval
+from canary.domain.stage_policy import Limits as Limits
+from canary.domain.stage_policy import NotifyTarget as NotifyTarget
+from canary.domain.stage_policy import Stage as Stage
+from canary.domain.stage_policy import check_notify, check_stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,7 @@ class Gates:
         ttft_slo_seconds: TTFT from which a first token counts as slow; without it the calibrating baseline's 95th percentile.
         memory_headroom: share of the device's memory that must stay free with the candidate; without it nothing is asked.
         modes: gates that count less or otherwise than they ordinarily do, by name.
+        strata: strata whose certificates count less; `match` must leave such a stratum out.
         watch_requests_per_day: mirrored requests a day, at most; the change detector then has one false page in ten years.
     """
 
@@ -109,6 +116,7 @@ class Gates:
     ttft_slo_seconds: float | None = None
     memory_headroom: float | None = None
     modes: tuple[GateMode, ...] = ()
+    strata: tuple[StratumMode, ...] = ()
     watch_requests_per_day: float = 10_000.0
     acceptance_drift_margin: float = 0.1
 
@@ -117,53 +125,11 @@ class Gates:
         return budget.alpha_of(self.alpha, attempt)
 
     def mode_of(self, gate: str) -> Mode:
-        """How much a gate counts; every gate outside `MODES` is required."""
+        """How much a gate counts; every gate outside `MODES` is required, unless it is a left-out stratum's certificate."""
+        of = STRATUM_GATES.get(gate)
         chosen = next((m.mode for m in self.modes if m.gate == gate), None)
+        chosen = chosen or next((s.mode for s in self.strata if s.stratum == of), None)
         return chosen or MODES.get(gate, Mode.REQUIRED)
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One step of the rollout.
-
-    Args:
-        name: `shadow`, a canary's own name, or `full`.
-        weight: basis points of traffic on the candidate while in it.
-        bake_seconds: healthy assessed time in the stage before the next.
-        live: names of live gates; empty needs `live_waived`.
-        live_waived: why a canary stage goes without a live gate.
-    """
-
-    name: str
-    weight: int
-    bake_seconds: float = 0.0
-    live: tuple[str, ...] = ()
-    live_waived: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """When waiting ends.
-
-    Args:
-        max_hold_seconds: longest stay in a stage without evidence to advance, then hold.
-        no_data_seconds: longest time without a fresh pair, then roll back (canary) or page.
-        fresh_seconds: evidence older than this is stale.
-        max_errors: consecutive assessments that could not measure, then hold.
-        max_requests: pairs after which an inconclusive shadow is `expired`.
-        kill_ramp_seconds: how long an evidence kill above half of the traffic may take.
-        cooldown_seconds: after a rollback, before the next attempt.
-        bake_gap_seconds: longest interval between two assessments that counts towards a bake; of a longer one only this much.
-    """
-
-    max_hold_seconds: float = 86_400.0
-    no_data_seconds: float = 3_600.0
-    fresh_seconds: float = 3_600.0
-    max_errors: int = 5
-    max_requests: int = 20_000
-    kill_ramp_seconds: float = 300.0
-    cooldown_seconds: float = 3_600.0
-    bake_gap_seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +145,10 @@ class Policy:
         live_gates: margins of the gates that live traffic feeds.
         structured: what every answer must be, for a route whose clients parse it.
         drills: which injected faults must have been caught lately before the route leaves the shadow.
+        match: the requests that the flag takes to the candidate and the mirror keeps.
+        notify: webhooks that are told of the route's events.
+        on_lost: at full, what a client does whose control plane is lost: `keep` or `baseline`; a canary goes to the baseline.
+        max_stale_seconds: how old a client's snapshot may be before the control plane counts as lost.
         content_hash: SHA-256 of the file's canonical form; pinned by a rollout at its start.
     """
 
@@ -198,6 +168,10 @@ class Policy:
     drills: Drills = field(default_factory=Drills)
     content_hash: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    match: Match = field(default_factory=Match)
+    notify: tuple[NotifyTarget, ...] = ()
+    on_lost: str = "keep"
+    max_stale_seconds: float = 60.0
 
     @property
     def error_shares(self) -> int:
@@ -211,27 +185,9 @@ class Policy:
         Raises:
             PolicyError: names the field.
         """
-        names = [s.name for s in self.stages]
-        if len(names) < 3 or names[0] != "shadow" or names[-1] != "full" or len(set(names)) != len(names):
-            raise PolicyError(
-                "stages must start with shadow, end with full, have a canary between and unique names",
-                where="stages",
-                remedy="List shadow (weight 0), one or more canary stages, and full (weight 10000).",
-            )
-        weights = [s.weight for s in self.stages]
-        if weights[0] != 0 or weights[-1] != 10_000 or any(b <= a for a, b in pairwise(weights)):
-            raise PolicyError(
-                "weights must rise from 0 (shadow) to 10000 (full)",
-                where="stages",
-                remedy="Give each stage more traffic than the one before it.",
-            )
-        for stage in self.stages[1:-1]:
-            if not stage.live and not stage.live_waived:
-                raise PolicyError(
-                    f"canary stage {stage.name!r} has no live gate",
-                    where=f"stages.{stage.name}.live",
-                    remedy="Name a live gate, or write `live: waived` with a `why`.",
-                )
+        if self.route == DRILL:
+            raise PolicyError("is the name of the kill drills' flag", where="route", remedy="Choose another name.")
+        check_stages(self.stages)
         for stage in self.stages:
             check_stage_live(
                 stage.name,
@@ -242,6 +198,21 @@ class Policy:
                 ttft_ratio=self.gates.ttft_ratio,
             )
         self._check_numbers()
+        check_match(self.match)
+        check_notify(self.notify)
+        for each in self.gates.strata:
+            if not self.match.strata or each.stratum in self.match.strata:
+                raise PolicyError(
+                    f"{each.stratum} requests would get a candidate whose certificates nobody waits for",
+                    where=f"gates.strata.{each.stratum}",
+                    remedy="Leave the stratum out under `match: strata:`, or drop its mode.",
+                )
+
+    def mirrors(self, endpoint: str, temperature: float, stream: bool) -> bool:
+        """Whether the mirror keeps such a request: the flag takes it, or its stratum is watched though left out."""
+        watched = tuple(each.stratum for each in self.gates.strata)
+        wide = replace(self.match, strata=(*self.match.strata, *watched)) if self.match.strata else self.match
+        return wide.takes(endpoint, temperature, stream)
 
     def _check_numbers(self) -> None:
         """Margins and limits that only make sense together."""

@@ -36,6 +36,10 @@ class Rollout:
         ramp_weight: basis points from which the weight is coming down; 0 without a ramp.
         ramp_start, ramp_end: when the ramp began and when it reaches 0, seconds since the epoch.
         version: rises by one with every write.
+        rollbacks: of this epoch so far; the cool-down grows with them.
+        cool_until: before then the route's traffic stays on the baseline, whatever the evidence says; seconds since the epoch.
+        asked_at: since when the next stage waits for a person, seconds since the epoch; 0 while it does not.
+        approved_at, approved_by: a person's agreement to the next stage, and to no other; 0 and "" without one.
     """
 
     route: str
@@ -54,6 +58,11 @@ class Rollout:
     ramp_start: float = 0.0
     ramp_end: float = 0.0
     version: int = 1
+    rollbacks: int = 0
+    cool_until: float = 0.0
+    asked_at: float = 0.0
+    approved_at: float = 0.0
+    approved_by: str = ""
 
     @property
     def wants_shadow(self) -> bool:

@@ -24,6 +24,7 @@ class Shadow:
         calibration_requests: ordinals that calibrate and enter no certificate.
         control_rate: share of the ordinals that are A/A, the baseline against itself; 0 goes without and says so.
         control_batch_size: most requests together in the candidate's seat of an A/A pair; half of batch_size unless given.
+        requests_per_day: most requests that the mirror keeps in a day (UTC); without it as many as the rate lets through.
         timing_concurrency: requests that are timed together, a block; 1 to batch_size, in the load band of `speed_concurrency`.
     """
 
@@ -36,6 +37,7 @@ class Shadow:
     control_rate: float = 0.05
     control_batch_size: int | None = None
     timing_concurrency: int = 1
+    requests_per_day: int | None = None
 
     @property
     def control_rows(self) -> int:

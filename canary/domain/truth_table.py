@@ -134,6 +134,18 @@ def _ready(f: Facts) -> bool:
     return f.all_pass and f.baking == 0
 
 
+def _cooling(f: Facts) -> bool:
+    return _ready(f) and f.cooling > 0
+
+
+def _denied(f: Facts) -> bool:
+    return _ready(f) and f.denied
+
+
+def _awaiting(f: Facts) -> bool:
+    return _ready(f) and not f.approved
+
+
 def _drill_not_caught(f: Facts) -> bool:
     """Every gate lets an injected fault through, or all the requests that a shadow may use went by without a kill."""
     return f.policy.subject.fault is not None and (_ready(f) or f.expired)
@@ -164,5 +176,8 @@ ROWS: tuple[Row, ...] = (
     Row(8, "waited_too_long", lambda f: not f.all_pass and f.waited_too_long, HOLD, HOLD, STAY),
     Row(8, "not_yet", lambda f: not f.all_pass, STAY, STAY, STAY),
     Row(8, "baking", lambda f: not _ready(f), STAY, STAY, STAY),
+    Row(9, "cooling_down", _cooling, STAY, STAY, STAY),
+    Row(9, "approval_expired", _denied, HOLD_PAGE, HOLD_PAGE, STAY),
+    Row(9, "awaiting_approval", _awaiting, STAY, STAY, STAY),
     Row(9, "all_pass", _ready, ADVANCE, ADVANCE, STAY),
 )

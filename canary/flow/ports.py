@@ -7,12 +7,24 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from canary.domain.flag import Flag, Snapshot
 from canary.domain.mirrored import MirrorCount
 from canary.domain.observations import Observation
 from canary.domain.pairs import Arm, DrafterKind, Generation, Pair, Timing
 from canary.domain.rollout import Rollout
 from canary.domain.traffic import Prompt, SamplingParams, Stratum
+from canary.flow.access_ports import AnswerStore as AnswerStore
+from canary.flow.access_ports import AuditStore as AuditStore
+from canary.flow.access_ports import KeptAnswer as KeptAnswer
+from canary.flow.access_ports import KeyStore as KeyStore
+from canary.flow.job_ports import JobStore as JobStore
+from canary.flow.job_ports import LeaderStore as LeaderStore
+from canary.flow.job_ports import NoticeStore as NoticeStore
+from canary.flow.rollout_ports import FlagStore as FlagStore
+from canary.flow.rollout_ports import KillStore as KillStore
+from canary.flow.rollout_ports import PolicyStore as PolicyStore
+from canary.flow.rollout_ports import Proposal as Proposal
+from canary.flow.rollout_ports import ProposalStore as ProposalStore
+from canary.flow.rollout_ports import RolloutStore as RolloutStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +147,9 @@ class PromptStore(Protocol):
 
     def count(self, route: str) -> int: ...
 
+    def since(self, route: str, at: float, most: int) -> int:
+        """How many of the route's prompts arrived at or after a moment, counted up to `most`."""
+
     def recent(self, route: str, limit: int) -> list[Prompt]:
         """The route's newest prompts whose content is still kept, in order of arrival."""
 
@@ -191,6 +206,9 @@ class PairStore(Protocol):
     def first(self, route: str, epoch: str, attempt: int, count: int) -> list[Pair | None] | None:
         """The first `count` ordinals (None for a tombstone), or None while any of them is open."""
 
+    def page(self, route: str, epoch: str, attempt: int, *, after: int, limit: int) -> list[Pair]:
+        """Stored pairs beyond an ordinal, in order; -1 for the first."""
+
     def contiguous(self, route: str, epoch: str, attempt: int, *, after: int, limit: int) -> list[FoldItem]:
         """Finished ordinals from `after` on, up to the first gap, in order."""
 
@@ -226,42 +244,8 @@ class ObservationStore(Protocol):
     def newest(self, route: str) -> int:
         """Place of the route's newest observation, 0 without one."""
 
-
-class RolloutStore(Protocol):
-    def get(self, route: str, *, lock: bool = False) -> Rollout | None:
-        """One route's rollout; `lock` takes its row lock until the transaction ends."""
-
-    def list(self) -> list[Rollout]: ...
-
-    def put(self, rollout: Rollout) -> None:
-        """Insert or update; the stored version must be `rollout.version - 1` (ConflictError)."""
-
-
-class FlagStore(Protocol):
-    def get(self, route: str) -> Flag | None: ...
-
-    def put(self, flag: Flag) -> None:
-        """Write the flag and raise the snapshot version."""
-
-    def snapshot(self, now: float) -> Snapshot: ...
-
-
-class PolicyStore(Protocol):
-    def put(self, route: str, content_hash: str, text: str, now: float) -> None: ...
-
-    def current(self, route: str) -> tuple[str, str] | None:
-        """(content hash, YAML text) of the newest."""
-
-    def get(self, content_hash: str) -> str | None: ...
-
-    def routes(self) -> list[str]: ...
-
-
-class AuditStore(Protocol):
-    def append(self, route: str, kind: str, actor: str, body: Mapping[str, object], now: float) -> None: ...
-
-    def list(self, route: str, limit: int = 100, *, kind: str | None = None) -> list[dict[str, object]]:
-        """Newest first: {id, route, kind, actor, body, at}; of one kind, or of all."""
+    def get(self, route: str, observation_id: str) -> Observation | None:
+        """One observation by its id."""
 
 
 class Transaction(Protocol):
@@ -275,8 +259,15 @@ class Transaction(Protocol):
     evidence: EvidenceStore
     rollouts: RolloutStore
     flags: FlagStore
+    kills: KillStore
     policies: PolicyStore
+    proposals: ProposalStore
     audit: AuditStore
+    keys: KeyStore
+    answers: AnswerStore
+    notices: NoticeStore
+    jobs: JobStore
+    leaders: LeaderStore
 
     def commit(self) -> None: ...
 

@@ -19,6 +19,13 @@ PAUSE_SECONDS = 0.5
 def kept(server: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
     """Start the server, watch it, and stop it at the end if it was ours."""
     server.start()
+    with watched(server):
+        yield server
+
+
+@contextmanager
+def watched(server: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
+    """As `kept`, for a server that somebody else starts now or later."""
     ended = threading.Event()
 
     def watch() -> None:

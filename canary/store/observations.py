@@ -70,6 +70,14 @@ class Observations:
         statement = select(func.max(observation_keys.c.seq)).where(observation_keys.c.route == route)
         return self._connection.scalars(statement).one() or 0
 
+    def get(self, route: str, observation_id: str) -> Observation | None:
+        """One observation by its id."""
+        keys, kept = observation_keys.c, observations.c
+        same = (kept.seq == keys.seq) & (kept.received_at == keys.received_at)
+        statement = select(observations).join(observation_keys, same).where(keys.key == _key(route, observation_id))
+        row = self._connection.execute(statement).mappings().first()
+        return None if row is None else _unpack(row)
+
 
 def _key(route: str, observation_id: str) -> bytes:
     """16 bytes that stand for (route, observation id)."""

@@ -60,6 +60,12 @@ class Pairs:
             return None
         return [unpack_pair(row) if row["claim_state"] == "paired" and row["pair_id"] is not None else None for row in rows]
 
+    def page(self, route: str, epoch: str, attempt: int, *, after: int, limit: int) -> list[Pair]:
+        """Stored pairs beyond an ordinal, in order."""
+        statement = select(pairs).join(claims, STORED).where(of_attempt(route, epoch, attempt), claims.c.ordinal > after)
+        rows = self._connection.execute(statement.order_by(claims.c.ordinal).limit(limit)).mappings()
+        return [unpack_pair(row) for row in rows]
+
     def contiguous(self, route: str, epoch: str, attempt: int, *, after: int, limit: int) -> list[FoldItem]:
         """Finished ordinals from `after` on (how many are folded already), up to the first gap, in order."""
         rows = self._connection.execute(

@@ -79,6 +79,13 @@ class Prompts:
         statement = select(func.count()).select_from(prompt_keys).where(prompt_keys.c.route == route)
         return self._connection.scalars(statement).one()
 
+    def since(self, route: str, at: float, most: int) -> int:
+        """How many of the route's prompts arrived at or after a moment, counted up to `most`."""
+        # The partitioned table has the index for this, and only the partitions of those days are read.
+        arrived = and_(prompts.c.route == route, prompts.c.received_at >= moment(at))
+        newest = select(prompts.c.seq).where(arrived).limit(most).subquery()
+        return self._connection.scalars(select(func.count()).select_from(newest)).one()
+
     def recent(self, route: str, limit: int) -> list[Prompt]:
         """The route's newest prompts whose content is still kept, in order of arrival."""
         content = and_(prompts.c.seq == prompt_keys.c.seq, prompts.c.received_at == prompt_keys.c.received_at)

@@ -1,7 +1,11 @@
-"""Rollout rows: one per route, written only by whoever read the version before."""
+"""Rollout rows: one per route, written only by whoever read the version before.
+
+What SQL never looks at (cool-down and approval) lies in `details`, as JSON text, whose numbers come back to the bit.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 
 from sqlalchemy import Connection, Row, select, update
@@ -35,7 +39,7 @@ class Rollouts:
         Raises:
             ConflictError: the stored version is another one.
         """
-        values = asdict(rollout) | {"state": rollout.state.value}
+        values = _values(rollout)
         written: ReturningInsert[tuple[str]] | ReturningUpdate[tuple[str]]
         if rollout.version == 1:
             written = insert(rollouts).values(values).on_conflict_do_nothing().returning(rollouts.c.route)
@@ -50,6 +54,13 @@ class Rollouts:
             )
 
 
+def _values(rollout: Rollout) -> dict[str, object]:
+    values = asdict(rollout) | {"state": rollout.state.value}
+    details = {name: values.pop(name) for name in list(values) if name not in rollouts.c}
+    return values | {"details": json.dumps(details, sort_keys=True)}
+
+
 def _rollout(row: Row[tuple[object, ...]]) -> Rollout:
     fields = dict(row._mapping)
-    return Rollout(**fields | {"state": State(fields["state"])})
+    details = json.loads(fields.pop("details"))
+    return Rollout(**fields | details | {"state": State(fields["state"])})

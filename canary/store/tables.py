@@ -69,31 +69,10 @@ rollouts = Table(
     Column("killed", Boolean, nullable=False),
     Column("reason", Text, nullable=False),
     Column("ramp_weight", Integer, nullable=False),
-    Column("ramp_start", Double, nullable=False),
-    Column("ramp_end", Double, nullable=False),
+    *(Column(name, Double, nullable=False) for name in ("ramp_start", "ramp_end")),
     Column("version", BigInteger, nullable=False),
+    Column("details", Text, nullable=False),
     CheckConstraint("state in ('pending', 'shadow', 'canary', 'full', 'held', 'rolled_back', 'archived')", name="state"),
-)
-
-flags = Table(
-    "flags",
-    metadata,
-    Column("route", Text, primary_key=True),
-    Column("weight", Integer, nullable=False),
-    Column("salt", Text, nullable=False),
-    Column("killed", Boolean, nullable=False),
-    Column("kill_reason", Text, nullable=False),
-    Column("stage", Text, nullable=False),
-    CheckConstraint("weight between 0 and 10000", name="weight"),
-)
-
-# One row; every write of a flag raises it, so writers of flags queue here and versions follow the order of commits.
-flag_versions = Table(
-    "flag_versions",
-    metadata,
-    Column("id", SmallInteger, primary_key=True, autoincrement=False),
-    Column("version", BigInteger, nullable=False),
-    CheckConstraint("id = 1", name="one_row"),
 )
 
 
@@ -295,5 +274,7 @@ audit = Table(
     Column("actor", Text, nullable=False),
     Column("body", Text, nullable=False),
     Column("at", DateTime(timezone=True), nullable=False),
+    Column("previous", Text),
+    Column("digest", Text),
     Index(None, "route", "id"),
 )

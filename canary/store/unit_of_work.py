@@ -16,13 +16,20 @@ from canary.store.audit import Audit
 from canary.store.claims import Claims
 from canary.store.evidence import EvidenceRows
 from canary.store.flags import Flags
+from canary.store.idempotency import Answers
+from canary.store.job_runs import JobRuns
+from canary.store.keys import Keys
+from canary.store.kills import KillOrders
+from canary.store.leader import Leaders
 from canary.store.mirrored import Mirrored
 from canary.store.observations import Observations
+from canary.store.outbox import Notices
 from canary.store.pairs import Pairs
-from canary.store.partitions import ensure_partitions
+from canary.store.partitions import blank_days, drop_days, ensure_partitions
 from canary.store.policies import Policies
 from canary.store.problems import read_url, translated
 from canary.store.prompts import Prompts
+from canary.store.proposals import Proposals
 from canary.store.rollouts import Rollouts
 
 # A process that is stopped inside a transaction must not keep a route's row lock: a kill waits behind it.
@@ -40,8 +47,15 @@ class PostgresTransaction:
     evidence: ports.EvidenceStore
     rollouts: ports.RolloutStore
     flags: ports.FlagStore
+    kills: ports.KillStore
     policies: ports.PolicyStore
+    proposals: ports.ProposalStore
     audit: ports.AuditStore
+    keys: ports.KeyStore
+    answers: ports.AnswerStore
+    notices: ports.NoticeStore
+    jobs: ports.JobStore
+    leaders: ports.LeaderStore
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -53,8 +67,15 @@ class PostgresTransaction:
         self.evidence = EvidenceRows(connection)
         self.rollouts = Rollouts(connection)
         self.flags = Flags(connection)
+        self.kills = KillOrders(connection)
         self.policies = Policies(connection)
+        self.proposals = Proposals(connection)
         self.audit = Audit(connection)
+        self.keys = Keys(connection)
+        self.answers = Answers(connection)
+        self.notices = Notices(connection)
+        self.jobs = JobRuns(connection)
+        self.leaders = Leaders(connection)
 
     def commit(self) -> None:
         """Keep everything since the transaction began."""
@@ -102,6 +123,16 @@ class PostgresStore:
         """Make the daily partitions of today and the `days` after it; returns the names of the new ones."""
         with translated(self.url), self._engine.begin() as connection:
             return ensure_partitions(connection, today, days)
+
+    def drop_days(self, table: str, before: date) -> list[str]:
+        """Drop a table's daily partitions before a day; returns their names."""
+        with translated(self.url), self._engine.begin() as connection:
+            return drop_days(connection, table, before)
+
+    def blank_days(self, before: date) -> int:
+        """Empty the answers in pairs of days before that one, whose numbers stay; returns how many pairs."""
+        with translated(self.url), self._engine.begin() as connection:
+            return blank_days(connection, before)
 
     def close(self) -> None:
         """Close every idle connection."""

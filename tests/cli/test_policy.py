@@ -168,7 +168,7 @@ def test_apply_starts_changes_nothing_and_starts_again(store: InMemoryStore, leg
         assert tx.policies.current("math") == (load(legal).content_hash, LEGAL)
     again = run("apply", legal)
     assert (again.exit_code, "attempt 1" in again.stdout) == (0, True)
-    legal.write_text(LEGAL.replace("0.02", "0.03"))
+    legal.write_text(LEGAL.replace("0.02", "0.015"))
     assert "attempt 2" in run("apply", legal).stdout
 
 
@@ -207,3 +207,36 @@ def test_schema_is_json() -> None:
 def test_help_teaches(command: tuple[str, ...]) -> None:
     text = run(*command, "--help").stdout
     assert ("Exit code" in text, "--json" in text or not command) == (True, True)
+
+
+def test_a_looser_policy_is_shown_proposed_and_approved_by_somebody_else(store: InMemoryStore, legal: Path) -> None:
+    run("apply", legal, "--actor", "ada")
+    first = load(legal)
+    legal.write_text(LEGAL.replace("0.02", "0.03"))
+    second = load(legal)
+    said = json.loads(run("diff", legal, "--json").stdout)
+    (change,) = said["changes"]
+    assert (said["looser"], said["effect"], said["from"], said["to"]) == (
+        True, "restart", first.content_hash, second.content_hash
+    )  # fmt: skip
+    assert (change["path"], change["old"], change["new"], change["direction"]) == ("gates.margin", 0.02, 0.03, "looser")
+    assert "somebody else must approve it" in run("diff", legal).stdout
+    waiting = run("apply", legal, "--actor", "ada", "--json")
+    assert (waiting.exit_code, json.loads(waiting.stdout)["error"]["code"]) == (5, "approval_needed")
+    own = run("approve", "math", second.content_hash[:12], "--actor", "ada").exception
+    assert (getattr(own, "code", ""), getattr(own, "exit_code", 0)) == ("self_approval", 5)
+    done = run("approve", "math", second.content_hash[:12], "--actor", "bob", "--json")
+    assert json.loads(done.stdout) == {"route": "math", "content_hash": second.content_hash, "state": "shadow", "attempt": 2}
+    assert "says the same" in run("diff", legal).stdout
+
+
+def test_export_gives_back_what_decides(store: InMemoryStore, legal: Path, tmp_path: Path) -> None:
+    run("apply", legal)
+    out = tmp_path / "out.yaml"
+    assert run("export", "math", "--out", out).exit_code == 0
+    assert load(out) == load(legal)
+    assert run("export", "math").stdout == out.read_text()
+    other = tmp_path / "older.yaml"
+    other.write_text(LEGAL.replace("fresh: 30s", "fresh: 20s"))
+    said = json.loads(run("diff", legal, "--against", other, "--json").stdout)
+    assert [(c["path"], c["direction"]) for c in said["changes"]] == [("limits.fresh_seconds", "looser")]

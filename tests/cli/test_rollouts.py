@@ -144,7 +144,7 @@ def hold(store: Store, route: str, state: State = State.HELD) -> None:
 def test_resume_and_retry(store: Store, run: Run) -> None:
     hold(store, "math")
     code, out, _ = run("resume", "math", "--reason", "looked at it", "--actor", "ada")
-    assert (code, out) == (0, "math is in canary again, attempt 1.\n")
+    assert (code, out) == (0, "math is in canary now, attempt 1: resumed: looked at it.\n")
     code, out, err = run("resume", "math", "--reason", "again")
     assert (code, out) == (5, "")
     assert "a rollout in state canary is not held" in err
@@ -163,6 +163,25 @@ def test_an_order_that_must_wait_is_one_sentence(store: Store, run: Run) -> None
         code, out, err = run(order, "math", "--reason", "again")
         assert (code, out, len(err.splitlines())) == (6, "", 1)
         assert "canary rollouts unkill math --reason WHY" in err
+
+
+def test_pause_approve_reject_and_abort(store: Store, run: Run) -> None:
+    hold(store, "math", State.CANARY)
+    code, out, _ = run("pause", "math", "--reason", "lunch", "--actor", "ada", "--json")
+    assert (code, json.loads(out)["state"]) == (0, "held")
+    for order in ("approve", "reject"):
+        code, out, err = run(order, "math", "--reason", "seen", "--actor", "bob")
+        assert (code, out, len(err.splitlines())) == (5, "", 1)
+        assert "the next stage asks for no approval" in err
+    code, out, _ = run("abort", "math", "--reason", "stop", "--actor", "ada")
+    assert (code, out) == (0, "math is in rolled_back now, attempt 1: aborted: stop.\n")
+    with store.transaction() as tx:
+        events = [(e["kind"], e["actor"]) for e in tx.audit.list("math", 2)]
+        before = len(tx.audit.list("math"))
+    assert events == [("abort", "ada"), ("pause", "ada")]
+    assert run("abort", "math", "--reason", "again")[0] == 0
+    with store.transaction() as tx:
+        assert len(tx.audit.list("math")) == before, "A3.12: nothing in progress, nothing written"
 
 
 def test_observe_imports_a_file_once_and_names_a_wrong_line(store: Store, run: Run, tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from canary import cli
-from canary.cli.background import ControlLoop, WorkerProcess
+from canary.cli.background import WorkerProcess
 from canary.cli.serve import bind
-from canary.domain.errors import UnreachableError, UsageError
+from canary.domain.errors import UsageError
 from canary.flow.ports import Observer, Store
 from canary.inmemory import InMemoryStore
+from canary.jobs.tasks import Assessment
 from tests.api.served import Notes, add_route, call, post_json
 
 WAIT_SECONDS = 60.0
@@ -75,29 +76,18 @@ def test_one_routes_failure_does_not_reach_the_others() -> None:
             raise RuntimeError("a row with a secret prompt")
 
     notes = Notes()
-    loop = ControlLoop(store_with("creative", "math"), notes, tick)
-    loop.round()
-    loop.round()
+    assess = Assessment(store_with("creative", "math"), notes, tick, time.time, lambda: False)
+    assert assess() == "2 routes, 1 failed"
+    assess()
     assert ticked == ["creative", "math"] * 2
     assert notes.seen == [("control_failed", {"route": "creative", "error": "RuntimeError"})], "said once per outage"
     broken.clear()
-    loop.round()
+    assert assess() == "2 routes, 0 failed"
     broken.add("creative")
-    loop.round()
+    assess()
     assert len(notes.seen) == 2
-
-
-def test_the_control_loop_outlives_an_unreachable_store() -> None:
-    class Away:
-        def transaction(self):  # type: ignore[no-untyped-def]
-            raise UnreachableError("the database does not answer")
-
-    notes = Notes()
-    loop = ControlLoop(Away(), notes, lambda *_: None, seconds=0.01)
-    loop.start()
-    eventually(lambda: notes.seen)
-    loop.stop()
-    assert notes.seen == [("control_failed", {"route": "", "error": "the database does not answer"})]
+    assert Assessment(store_with("math"), notes, tick, time.time, lambda: True)() == "1 routes, 0 failed"
+    assert ticked.count("math") == 4, "a process that stops begins no route"
 
 
 def test_a_worker_that_ends_is_started_again_and_stops_with_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,4 +182,4 @@ def test_serve_on_postgres_takes_copies_serves_flags_and_stops_cleanly(database:
             assert tx.prompts.count("math") == 1
     assert "stopped" in notes.read_text()
     assert "Traceback" not in notes.read_text()
-    assert not (tmp_path / "home").exists(), "no Postgres of its own"
+    assert not (tmp_path / "home" / "postgres").exists(), "no Postgres of its own"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -237,11 +238,22 @@ def test_polling_goes_on_after_an_outage_and_ends_with_close() -> None:
 
 
 def test_the_client_needs_the_standard_library_and_the_domain_only() -> None:
-    tree = ast.parse(Path(client_module.__file__).read_text())
-    names = {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-    names |= {alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
-    foreign_names = {n for n in names if n.split(".")[0] not in sys.stdlib_module_names and not n.startswith("canary.domain")}
-    assert foreign_names == set()
+    folder = Path(client_module.__file__).parent
+    names: set[str] = set()
+    for path in folder.glob("*.py"):
+        if path.name != "openfeature.py":
+            tree = ast.parse(path.read_text())
+            names |= {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+            names |= {alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
+    ours = ("canary.domain", "canary.client")
+    assert {n for n in names if n.split(".")[0] not in sys.stdlib_module_names and not n.startswith(ours)} == set()
+
+
+def test_importing_the_client_loads_nothing_heavy() -> None:
+    heavy = "{'torch', 'numpy', 'sqlalchemy', 'fastapi', 'pydantic', 'yaml', 'openfeature', 'canary.flow', 'canary.stats'}"
+    code = f"import sys, canary.client; sys.exit(str(sorted({heavy} & set(sys.modules))) if {heavy} & set(sys.modules) else 0)"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_snapshot_of_a_real_server_is_what_the_client_holds(store: Store) -> None:

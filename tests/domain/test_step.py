@@ -9,8 +9,9 @@ import pytest
 from canary.domain.decide import decide
 from canary.domain.errors import ConflictError, KilledError, UsageError
 from canary.domain.evidence import Evidence
+from canary.domain.orders import resume, retry, unkill
 from canary.domain.rollout import Rollout, State
-from canary.domain.step import Step, new_epoch, resume, retry, step, unkill, weight_of
+from canary.domain.step import Step, new_epoch, step, weight_of
 from tests.domain.situations import NOW, PLACES, POLICY, evidence, rollout
 
 

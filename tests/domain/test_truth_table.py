@@ -10,12 +10,15 @@ import pytest
 from canary.domain.decide import Kind, decide
 from canary.domain.errors import PolicyError
 from canary.domain.evidence import Verdict
+from canary.domain.policy import Approval
 from canary.domain.rollout import State
 from canary.domain.truth_table import ROWS
 from tests.domain.situations import NOW, PLACES, POLICY, Situation, evidence, gate, rollout
 
 FAULT = replace(POLICY.subject, fault="resample_from_target")
 ALARM = {"verdict": "inconclusive", "reason": "change_alarm"}
+BAKED = {"baked_seconds": 100.0}
+ASKING = tuple(replace(s, approval=Approval(within_seconds=60) if s.weight else None) for s in POLICY.stages)
 INSIDE = {"verdict": "fail", "details": {"component_fired": False}}
 
 # case: row, situation, cells for shadow / canary / full / at rest; `!` calls a person, `~` comes down by a ramp
@@ -50,6 +53,9 @@ TABLE: dict[str, tuple[int, Situation, str]] = {
     "waited_too_long": (8, Situation({"errors": "inconclusive"}, {"entered_at": NOW - 10_001}), "hold hold stay stay"),
     "not_yet": (8, Situation({"errors": "inconclusive"}), "stay stay stay stay"),
     "baking": (8, Situation(rollout={"baked_seconds": 99.0}), "- stay - stay"),
+    "cooling_down": (9, Situation(rollout={"baked_seconds": 100.0, "cool_until": NOW + 5}), "stay - - stay"),
+    "approval_expired": (9, Situation(rollout=BAKED | {"asked_at": NOW - 60}, policy={"stages": ASKING}), "hold! hold! - stay"),
+    "awaiting_approval": (9, Situation(rollout=BAKED | {"asked_at": NOW - 59}, policy={"stages": ASKING}), "stay stay - stay"),
     "all_pass": (9, Situation(rollout={"baked_seconds": 100.0}), "advance advance stay stay"),
 }
 
@@ -111,7 +117,8 @@ PAIRS = [
 @pytest.mark.parametrize(("earlier", "later"), PAIRS)
 def test_the_first_matching_row_decides(earlier: str, later: str) -> None:
     both = TABLE[earlier][1].over(TABLE[later][1])
-    place = {"expired": "shadow", "drill_not_caught": "shadow", "change_alarm": "full"}.get(earlier, "canary-5")
+    places = {"expired": "shadow", "drill_not_caught": "shadow", "change_alarm": "full", "cooling_down": "shadow"}
+    place = places.get(earlier, "canary-5")
     assert both.decide(place).reason == OTHERWISE.get((earlier, later), earlier)
 
 

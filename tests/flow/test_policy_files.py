@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canary.domain.errors import ExitCode, PolicyError
-from canary.domain.modes import GateMode, Mode
+from canary.domain.modes import GateMode, Mode, StratumMode
 from canary.domain.policy import Gates, Limits, Policy, Shadow, Stage
 from canary.flow.tools.policy_files import GATES, LIMITS, POLICY, SHADOW, dump, load, load_text, schema
 from canary.shipped import shipped
@@ -181,7 +181,10 @@ def test_every_default_is_legal_by_its_own_table() -> None:
 
 def _far(of: type) -> object:
     """An instance that differs from every default, to see that each key is written."""
-    other = {"modes": (GateMode("ttft", Mode.OBSERVE, "a test"),)}
+    other = {
+        "modes": (GateMode("ttft", Mode.OBSERVE, "a test"),),
+        "strata": (StratumMode("sampled", Mode.OBSERVE, "a test"),),
+    }
     return of(**{f.name: other.get(f.name) or (getattr(of(), f.name) or 0) + 1 for f in fields(of)})
 
 
@@ -207,7 +210,7 @@ def test_the_schema_follows_the_tables() -> None:
         "default": 0.01,
     }
     stage = found["properties"]["stages"]["items"]
-    assert set(stage["properties"]) == {"name", "weight", "bake", "live", "why"}
+    assert set(stage["properties"]) == {"name", "weight", "bake", "live", "why", "approval"}
     assert stage["required"] == ["name", "weight"]
     assert found["properties"]["on_drift"]["enum"] == ["baseline", "keep"]
 

@@ -11,6 +11,7 @@ from canary.domain.errors import PolicyError
 from canary.domain.truth_table import ROWS
 from canary.flow.tools.case_files import cases_path, load_cases
 from canary.flow.tools.cases import ROLES, run_file
+from canary.flow.tools.policy_files import load
 from canary.shipped import shipped
 
 DEMO = shipped("policies") / "demo"
@@ -24,6 +25,19 @@ def test_the_shipped_cases_hold(name: str) -> None:
     assert [o for o in outcomes if o.problems] == []
 
 
+@pytest.mark.parametrize("name", ["faq", "rag", "tool-json", "creative"])
+def test_the_cases_of_the_real_policies_hold(name: str) -> None:
+    """Kills, holds, no data, stale evidence and approvals, each at several places."""
+    path = DEMO.parent / f"{name}.yaml"
+    outcomes = run_file(path)
+    assert [o for o in outcomes if o.problems] == []
+    assert len({o.case for o in outcomes}) >= 8
+    assert {"kill", "hold", "roll_back", "stay", "advance"} == {o.decision for o in outcomes}
+    assert {"stale", "no_pairs", "cooling_down", "attempts_used_up"} <= {o.reason for o in outcomes}
+    asks = any(stage.approval for stage in load(path).stages)
+    assert asks == ({"awaiting_approval", "approval_expired"} <= {o.reason for o in outcomes})
+
+
 def test_the_cases_of_math_are_the_whole_truth_table() -> None:
     outcomes = run_file(MATH)
     places = {o.place for o in outcomes}
@@ -33,6 +47,7 @@ def test_the_cases_of_math_are_the_whole_truth_table() -> None:
         assert {o.place for o in outcomes if o.row == row} == places
     # the rest needs another policy; tests/domain has those rows
     beside = {"inside_margin", "no_data_to_baseline", "drill_not_caught", "change_alarm"}
+    beside |= {"cooling_down", "approval_expired", "awaiting_approval"}
     assert {row.case for row in ROWS} - {o.reason for o in outcomes} == beside
 
 

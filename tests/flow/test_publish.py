@@ -37,7 +37,7 @@ def test_no_step_turns_a_kill_off(weight: int) -> None:
 
 def test_only_reviving_turns_a_kill_off() -> None:
     dead = Flag("math", 0, "s", True, "manual: it lies", "full")
-    assert flag_of(step(weight=0), "shadow", dead, revive=True) == Flag("math", 0, "s", False, "", "shadow")
+    assert flag_of(step(weight=0), "shadow", dead, revive=True) == Flag("math", 0, "s", False, "", "shadow", kill_epoch=1)
 
 
 def test_a_killing_step_kills_the_flag() -> None:
@@ -70,11 +70,17 @@ def go(store: Store, to: Rollout, weight: int, *, moved: bool = True) -> tuple[i
 def test_rollout_flag_and_audit_are_written_side_by_side(store: Store) -> None:
     version, events, rollout = go(store, ROLLOUT, 500)
     with store.transaction() as tx:
-        assert tx.flags.get("math") == Flag("math", 500, "specdec.math", False, "", "canary-5")
+        flag = tx.flags.get("math")
         newest = tx.audit.list("math")[0]
+    assert flag is not None
+    assert (flag.weight, flag.salt, flag.killed, flag.stage) == (500, "specdec.math", False, "canary-5")
+    assert (flag.on_lost, flag.max_stale, flag.policy_version) == ("keep", 60.0, rollout.policy_hash)
+    assert (flag.config["drafter"], flag.config["num_speculative_tokens"]) == ("ngram", 4)
     assert rollout.state is State.CANARY
     assert (newest["kind"], newest["actor"]) == ("advance", "policy")
-    assert newest["body"] == {"reason": "baked", "sentence": "baked: went on"}
+    body = newest["body"]
+    assert isinstance(body, dict)
+    assert (body["reason"], body["sentence"]) == ("baked", "baked: went on")
     later = go(store, replace(ROLLOUT, assessed_at=NOW + 1), 500, moved=False)
     assert later[:2] == (version, events), "an unchanged flag keeps the snapshot's version, and nothing is audited"
     assert later[2].assessed_at == NOW + 1

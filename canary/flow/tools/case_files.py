@@ -19,7 +19,7 @@ from canary.flow.tools.yaml_nodes import At, nearest, parse, said
 from canary.flow.tools.yaml_scalars import Duration, Flag, Number, OneOf, Reader, Text
 from canary.flow.tools.yaml_sections import Field, Items, Section, Table
 
-REASONS = (*dict.fromkeys(row.case for row in ROWS), "pending", "cool_down", "rolled_back", "archived")
+REASONS = (*dict.fromkeys(row.case for row in ROWS), "pending", "cool_down", "attempts_used_up", "rolled_back", "archived")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,8 @@ class Given:
         killed: the kill switch is on already; manual_kill: somebody kills now, and why.
         evidence: `current`, `none`, or `other_epoch`.
         engine: `subject`, or `other` where the shadow ran on another engine.
+        asked: how long the next stage has waited for a person; approved: how long ago one agreed.
+        rollbacks: of this epoch; cooling: how much of a cool-down is left.
     """
 
     gates: Mapping[str, GateCase] = field(default_factory=dict)
@@ -63,6 +65,10 @@ class Given:
     manual_kill: str | None = None
     evidence: str = "current"
     engine: str = "subject"
+    asked: float | None = None
+    approved: float | None = None
+    rollbacks: int = 0
+    cooling: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +174,10 @@ GIVEN = _section(
     manual_kill=Text("an incident"),
     evidence=OneOf(("current", "none", "other_epoch")),
     engine=OneOf(("subject", "other")),
+    asked=Duration(),
+    approved=Duration(),
+    rollbacks=Number("1", least=0, integer=True),
+    cooling=Duration(),
 )
 CASE = _section(
     Case,

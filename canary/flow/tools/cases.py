@@ -93,6 +93,11 @@ def rollout_at(policy: Policy, place: str, given: Given) -> Rollout:
         errors=given.errors,
         killed=given.killed,
         reason="given",
+        rollbacks=given.rollbacks,
+        cool_until=NOW + given.cooling if given.cooling else 0.0,
+        asked_at=0.0 if given.asked is None else NOW - given.asked,
+        approved_at=0.0 if given.approved is None else NOW - given.approved,
+        approved_by="" if given.approved is None else "somebody",
     )
 
 

@@ -1,81 +1,95 @@
-"""What a person orders about one route, with a reason: kill it, undo a kill, let a held rollout go on, or try again.
+"""What a person orders about one route, with a reason: kill, unkill, pause, resume, approve, reject, abort, retry.
 
 A kill needs no policy, no evidence and no healthy rollout, only the store; it is never undone by anything but `unkill`.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Protocol
 
-from canary.domain.errors import KilledError, RequestError
-from canary.domain.flag import Flag
+from canary.domain.errors import KilledError, SelfApprovalError
+from canary.domain.facts import asked_approval
+from canary.domain.orders import abort as stepped_abort
+from canary.domain.orders import approve as stepped_approve
+from canary.domain.orders import pause as stepped_pause
+from canary.domain.orders import reject as stepped_reject
+from canary.domain.orders import resume as stepped_resume
+from canary.domain.orders import retry as stepped_retry
 from canary.domain.policy import Policy
 from canary.domain.rollout import Rollout
 from canary.domain.step import Step
-from canary.domain.step import resume as stepped_resume
-from canary.domain.step import retry as stepped_retry
-from canary.domain.step import unkill as stepped_unkill
 from canary.flow.attempt import locked_rollout, pinned_policy
+from canary.flow.kills import MAX_REASON, kill, said, unkill
 from canary.flow.ports import Store, Transaction
+from canary.flow.tools.apply import author_of
 from canary.flow.walk.publish import publish
 
-MAX_REASON = 500
+__all__ = ["MAX_REASON", "abort", "approve", "kill", "pause", "reject", "resume", "retry", "unkill"]
 
 
-def kill(store: Store, route: str, reason: str, actor: str, now: float) -> Flag:
-    """Turn the route's kill switch on: every unit gets the baseline from the next snapshot on, whatever the rollout's state.
-
-    Rollout, flag and audit event change in one transaction. A second kill changes nothing and keeps the first one's reason.
-
-    Args:
-        reason: why, for people.
-        actor: who, for the audit log.
-        now: seconds since the epoch.
-
-    Raises:
-        NotFoundError: there is no such route; names those there are.
-        RequestError: the reason or the actor is empty or too long.
-    """
-    reason, actor = _said("reason", reason), _said("actor", actor)
-    with store.transaction() as tx:
-        rollout = locked_rollout(tx, route)
-        before = tx.flags.get(route) or Flag.initial(route)
-        if before.killed and rollout.killed:
-            return before
-        flag = before if before.killed else replace(before, weight=0, killed=True, kill_reason=f"manual: {reason}")
-        # A ramp that an evidence kill began ends here: a person's kill is immediate.
-        off = replace(rollout, killed=True, ramp_weight=0, ramp_start=0.0, ramp_end=0.0, reason=flag.kill_reason)
-        tx.rollouts.put(replace(off, version=rollout.version + 1))
-        tx.flags.put(flag)
-        body = {
-            "sentence": flag.kill_reason,
-            "reason": reason,
-            "state": rollout.state.value,
-            "stage": rollout.stage,
-            "weight": before.weight,
-        }
-        tx.audit.append(route, "kill", actor, body, now)
-        tx.commit()
-    return flag
-
-
-def unkill(store: Store, route: str, reason: str, actor: str, now: float) -> Rollout:
-    """Undo a kill: the route starts again in shadow, at weight 0, with a new attempt.
+def pause(store: Store, route: str, reason: str, actor: str, now: float) -> Rollout:
+    """Hold the rollout where it is: it keeps its weight, and its thresholds stay armed, until a person resumes.
 
     Raises:
         NotFoundError: there is no such route.
-        ConflictError: the route is not killed.
+        KilledError: the route is killed.
+        ConflictError: it is not on its way.
         RequestError: the reason or the actor is empty or too long.
     """
-    reason, actor = _said("reason", reason), _said("actor", actor)
+    return _ordered(store, route, stepped_pause, reason, actor, now)
+
+
+def approve(store: Store, route: str, reason: str, actor: str, now: float) -> Rollout:
+    """Agree to the next stage: the next decision that finds all gates passing moves there, exactly one stage.
+
+    Raises:
+        NotFoundError: there is no such route.
+        KilledError: the route is killed.
+        ConflictError: the next stage asks for no approval, or the rollout is not on its way there.
+        SelfApprovalError: the actor applied the policy, which does not let its author approve.
+        RequestError: the reason or the actor is empty or too long.
+    """
+    reason, actor = said("reason", reason), said("actor", actor)
+    with store.transaction() as tx:
+        rollout = _unkilled_rollout(tx, route)
+        policy = pinned_policy(tx, rollout)
+        stepped = stepped_approve(rollout, policy, now, reason=reason, actor=actor)
+        asked = asked_approval(rollout, policy)
+        if asked is not None and not asked.by_author and author_of(tx, rollout) == actor:
+            raise SelfApprovalError(
+                f"{actor} applied this policy", where=f"rollouts/{route}", remedy="Somebody else must agree to the next stage."
+            )
+        publish(tx, rollout, stepped, actor=actor, now=now)
+        tx.commit()
+    return stepped.rollout
+
+
+def reject(store: Store, route: str, reason: str, actor: str, now: float) -> Rollout:
+    """Refuse the next stage: the rollout is held where it is.
+
+    Raises:
+        NotFoundError: there is no such route.
+        KilledError: the route is killed.
+        ConflictError: the next stage asks for no approval, or the rollout is not on its way there.
+        RequestError: the reason or the actor is empty or too long.
+    """
+    return _ordered(store, route, stepped_reject, reason, actor, now)
+
+
+def abort(store: Store, route: str, reason: str, actor: str, now: float) -> Rollout:
+    """End the attempt: weight 0 at once, whatever was agreed; the cool-down begins. With nothing in progress nothing changes.
+
+    Raises:
+        NotFoundError: there is no such route.
+        RequestError: the reason or the actor is empty or too long.
+    """
+    reason, actor = said("reason", reason), said("actor", actor)
     with store.transaction() as tx:
         rollout = locked_rollout(tx, route)
-        flag = tx.flags.get(route)
-        killed = rollout.killed or (flag is not None and flag.killed)
-        stepped = stepped_unkill(replace(rollout, killed=killed), pinned_policy(tx, rollout), now, reason=reason)
-        publish(tx, rollout, stepped, actor=actor, now=now, revive=True)
-        tx.commit()
+        stepped = stepped_abort(rollout, pinned_policy(tx, rollout), now, reason=reason)
+        if stepped.rollout != rollout:
+            publish(tx, rollout, stepped, actor=actor, now=now)
+            tx.commit()
     return stepped.rollout
 
 
@@ -111,7 +125,7 @@ class _Order(Protocol):
 
 def _ordered(store: Store, route: str, order: _Order, reason: str, actor: str, now: float) -> Rollout:
     """Carry out an order on a route that is not killed, in one transaction."""
-    reason, actor = _said("reason", reason), _said("actor", actor)
+    reason, actor = said("reason", reason), said("actor", actor)
     with store.transaction() as tx:
         rollout = _unkilled_rollout(tx, route)
         stepped = order(rollout, pinned_policy(tx, rollout), now, reason=reason)
@@ -127,12 +141,3 @@ def _unkilled_rollout(tx: Transaction, route: str) -> Rollout:
         remedy = f"Lift the kill, which opens the next attempt: canary rollouts unkill {route} --reason WHY."
         raise KilledError("the route is killed", where=f"rollouts/{route}", remedy=remedy)
     return rollout
-
-
-def _said(field: str, text: str) -> str:
-    said = text.strip()
-    if not said or len(said) > MAX_REASON:
-        raise RequestError(
-            f"`{field}` must be 1 to {MAX_REASON} characters", where=f"/{field}", remedy=f"Say the {field} in a sentence."
-        )
-    return said

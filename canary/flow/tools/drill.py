@@ -15,7 +15,9 @@ from canary.domain.errors import UsageError
 from canary.domain.evidence import Evidence, GateEvidence, GateRole, Verdict
 from canary.domain.policy import Policy
 from canary.domain.traffic import Prompt
+from canary.flow.attempt import pinned_policy
 from canary.flow.drills import AUDIT_KIND
+from canary.flow.notify import tell
 from canary.flow.ports import EngineInfo, Observer, ShadowEngine, Store
 from canary.flow.tools.apply import apply_policy
 from canary.flow.tools.drill_tokens import Spent, spent
@@ -127,6 +129,8 @@ def remember(store: Store, route: str, body: dict[str, object], actor: str, now:
     """Write a drill to the route's audit log, where the gate `drill` finds it."""
     with store.transaction() as tx:
         tx.audit.append(route, AUDIT_KIND, actor, body, now)
+        if (rollout := tx.rollouts.get(route)) is not None:
+            tell(tx, pinned_policy(tx, rollout), AUDIT_KIND, body, now)
         tx.commit()
 
 

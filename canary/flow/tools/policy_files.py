@@ -16,57 +16,15 @@ import yaml
 from canary.domain.catalogue import ALL_FAULTS, CATALOGUE
 from canary.domain.drills import Drills
 from canary.domain.errors import PolicyError
-from canary.domain.live_policy import LIVE_GATES, LiveGates
-from canary.domain.policy import Drafter, Gates, Limits, Policy, Shadow, Stage, Subject
-from canary.flow.tools.yaml_modes import Modes
-from canary.flow.tools.yaml_nodes import At, entries, parse
-from canary.flow.tools.yaml_scalars import Duration, Flag, Number, OneOf, Text, Weight
+from canary.domain.live_policy import LiveGates
+from canary.domain.policy import Drafter, Gates, Policy, Shadow, Subject
+from canary.flow.tools.yaml_modes import Modes, Strata
+from canary.flow.tools.yaml_nodes import At, parse
+from canary.flow.tools.yaml_scalars import Duration, Flag, Number, OneOf, Text
 from canary.flow.tools.yaml_sections import Field, Items, Section, Table
+from canary.flow.tools.yaml_stages import LIMITS as LIMITS
+from canary.flow.tools.yaml_stages import MATCH, NOTIFY, SLUG, STAGE
 from canary.flow.tools.yaml_structured import STRUCTURED, resolved
-
-WAIVED = "waived"
-SLUG = r"[a-z0-9][a-z0-9._:-]*"
-
-
-class _Live:
-    """`waived`, or a list of live gates by name."""
-
-    def read(self, node: yaml.Node, at: At) -> tuple[str, ...] | str:
-        if isinstance(node, yaml.ScalarNode) and node.value == WAIVED:
-            return WAIVED
-        remedy = f"Write `live: waived` with a `why`, or a list of: {', '.join(LIVE_GATES)}."
-        if not isinstance(node, yaml.SequenceNode) or not node.value:
-            raise at.error(node, "names no live gate", remedy)
-        return Items(OneOf(LIVE_GATES)).read(node, at)
-
-    def write(self, value: tuple[str, ...]) -> list[str]:
-        return list(value)
-
-    def schema(self) -> dict[str, Any]:
-        names = {"type": "array", "minItems": 1, "items": {"enum": list(LIVE_GATES)}}
-        return {"oneOf": [{"const": WAIVED}, names]}
-
-
-class _StageSection(Section):
-    """A stage: `live: waived` and `why` are two keys of one fact."""
-
-    def read(self, node: yaml.Node, at: At) -> Stage:
-        values = self.values(node, at)
-        found = entries(node, at)
-        waived = values.get("live") == WAIVED
-        if waived and "why" not in found:
-            raise at.child("live").error(
-                found["live"][1], "is waived without a reason", "Add `why:` with the reason in a sentence."
-            )
-        if "why" in found and not waived:
-            raise at.child("why").error(
-                found["why"][0], "is given, but no live gate is waived", "Remove it or write `live: waived`."
-            )
-        return Stage(**(values | {"live": ()} if waived else values))
-
-    def write(self, value: Stage) -> dict[str, Any]:
-        plain = super().write(value)
-        return plain | {"live": WAIVED} if value.live_waived else plain
 
 
 def _rate(example: str, below: float = 1.0) -> Field:
@@ -98,6 +56,7 @@ SHADOW = Section(
         "batch_size": Field(Number("8", least=1, most=1024, integer=True)),
         "max_tokens": Field(Number("256", least=1, most=1_000_000, integer=True)),
         "mirror_rate": Field(Number("1.0", above=0, most=1)),
+        "requests_per_day": Field(Number("5000", least=1, integer=True)),
         "lease": Field(Duration("2m", least=1.0), "lease_seconds"),
         "max_retries": Field(Number("2", least=0, most=100, integer=True)),
         "calibration_requests": Field(Number("20", least=1, most=10_000, integer=True)),
@@ -133,17 +92,8 @@ GATES = Section(
         "ttft_slo": Field(Duration("500ms", least=0.001), "ttft_slo_seconds"),
         "memory_headroom": _rate("0.1"),
         "modes": Field(Modes()),
+        "strata": Field(Strata()),
         "control_limit": Field(Number("1000", least=100)),
-    },
-)
-STAGE = _StageSection(
-    Stage,
-    {
-        "name": Field(Text("canary-5", SLUG, "lower-case letters, digits, `.`, `_`, `:` or `-`")),
-        "weight": Field(Weight()),
-        "bake": Field(Duration("10m"), "bake_seconds"),
-        "live": Field(_Live()),
-        "why": Field(Text("a demo without users"), "live_waived"),
     },
 )
 LIVE = Section(
@@ -153,19 +103,6 @@ LIVE = Section(
         "speed_ratio": Field(Number("1.05", above=0.125, below=8)),
         "success_margin": _rate("0.02", below=0.5),
         "thumbs_margin": _rate("0.05", below=0.5),
-    },
-)
-LIMITS = Section(
-    Limits,
-    {
-        "max_hold": Field(Duration("1d", least=1.0), "max_hold_seconds"),
-        "no_data": Field(Duration("1h", least=1.0), "no_data_seconds"),
-        "fresh": Field(Duration("1h", least=1.0), "fresh_seconds"),
-        "max_errors": Field(Number("5", least=1, integer=True)),
-        "max_requests": Field(Number("20000", least=1, integer=True)),
-        "kill_ramp": Field(Duration("5m"), "kill_ramp_seconds"),
-        "cooldown": Field(Duration("1h"), "cooldown_seconds"),
-        "bake_gap": Field(Duration("1m", least=1.0), "bake_gap_seconds"),
     },
 )
 DRILLS = Section(
@@ -181,6 +118,7 @@ POLICY = Section(
         "route": Field(Text("math", SLUG, "lower-case letters, digits, `.`, `_`, `:` or `-`")),
         "quick_look": Field(Flag()),
         "subject": Field(SUBJECT),
+        "match": Field(MATCH),
         "shadow": Field(SHADOW),
         "gates": Field(GATES),
         "stages": Field(Items(STAGE)),
@@ -192,6 +130,9 @@ POLICY = Section(
         "live_gates": Field(LIVE),
         "structured": Field(STRUCTURED),
         "drills": Field(DRILLS),
+        "on_lost": Field(OneOf(("keep", "baseline"))),
+        "max_stale": Field(Duration("1m", least=1.0), "max_stale_seconds"),
+        "notify": Field(Items(NOTIFY)),
         "labels": Field(Table(Text("platform"))),
     },
 )
@@ -258,6 +199,11 @@ def schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of a policy file; the file itself is stricter where fields must fit together."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "urn:canary:policy", "title": "Canary policy"}
     return {**head, **POLICY.schema()}
+
+
+def schema_json() -> str:
+    """The JSON Schema as text, the same for the same version: keys sorted, two spaces, a newline at the end."""
+    return json.dumps(schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def _check_drafter(policy: Policy) -> None:

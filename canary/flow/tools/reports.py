@@ -80,22 +80,22 @@ def last_decision(tx: Transaction, rollout: Rollout) -> dict[str, Any] | None:
     record = tx.evidence.get(rollout.route, rollout.epoch, rollout.attempt)
     newest: Any = record.get("last") if record else None
     if newest:
-        return dict(_finite(newest))
+        return dict(finite(newest))
     for event in tx.audit.list(rollout.route):
         if event["kind"] == "decision":
             body: Any = event["body"]
             earlier = _seconds(event["at"]) < rollout.entered_at or bool(body.get("gates"))
-            return {**_finite(body), **({"earlier_attempt": True} if earlier else {})}
+            return {**finite(body), **({"earlier_attempt": True} if earlier else {})}
     return None
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """The value with null in place of numbers that JSON cannot hold, such as an open bound."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def detail(tx: Transaction, route: str, events: int = 20) -> dict[str, object]:
@@ -106,7 +106,7 @@ def detail(tx: Transaction, route: str, events: int = 20) -> dict[str, object]:
     """
     rollout = rollout_of(tx, route)
     audit = [
-        {"kind": e["kind"], "actor": e["actor"], "at": rfc3339(_seconds(e["at"])), "sentence": _sentence(e["body"])}
+        {"kind": e["kind"], "actor": e["actor"], "at": rfc3339(_seconds(e["at"])), "sentence": sentence_of(e["body"])}
         for e in tx.audit.list(route, events)
     ]
     flag = tx.flags.get(route)
@@ -123,7 +123,7 @@ def _seconds(at: Any) -> float:
     return at.timestamp() if isinstance(at, datetime) else float(at)
 
 
-def _sentence(body: Any) -> str:
+def sentence_of(body: Any) -> str:
     """What an audit event says in words."""
     if not isinstance(body, Mapping):
         return ""
