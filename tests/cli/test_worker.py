@@ -67,6 +67,7 @@ def store_of(target: Path, *routes: str) -> InMemoryStore:
 def test_a_broken_route_does_not_stop_the_others(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, noted = store_of(target, "broken", "tiny"), Noted("idle")
     monkeypatch.setattr(worker.time, "sleep", lambda _: noted.note("idle"))
+    monkeypatch.setattr(worker, "RETRY_SECONDS", 3600.0)  # a slow machine would give the broken route another try meanwhile
     with pytest.raises(KeyboardInterrupt):
         worker._loop(store, OneBroken(1, noted), None, "w", noted)
     (failed,) = noted.of("route_failed")

@@ -33,13 +33,13 @@ from canary.shipped import shipped
 
 def demo(
     full: Annotated[
-        bool, typer.Option("--full", help="All routes: math, rag, faq, creative and the drill (about 20 minutes).")
+        bool, typer.Option("--full", help="All routes: math, rag, faq, creative and the drill (about 25 minutes).")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Another seed draws other random numbers, in a database of its own.")] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget this seed's earlier run first (its folder only).")] = False,
     as_json_: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Walk real prompts from mirror to flag on a real small model; about 6 minutes, then it ends with a table.
+    """Walk real prompts from mirror to flag on a real small model; about 8 minutes on two cores, then it ends with a table.
 
     The short tour runs `math` (usually wins), `creative` (usually not worth it) and a drill whose candidate has an injected
     fault that evidence must kill. Ctrl-C loses nothing: the same command goes on where it stopped.
