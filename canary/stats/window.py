@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,31 +16,13 @@ from canary.domain import budget
 from canary.domain.evidence import GateEvidence
 from canary.stats import shortfall
 from canary.stats.battery import Battery, pack, unpack
+from canary.stats.controlled import FoldItem
 from canary.stats.fold import Elsewhere
 from canary.stats.layout import STRATA
 from canary.stats.part import Vector
 from canary.stats.state import State
 
 RESTARTED = ("acceptance", "speed", "ttft")  # parts whose gates a stage may gather anew
-
-
-class FoldItem(Protocol):
-    """One finished ordinal (`flow.ports.FoldItem` meets this)."""
-
-    @property
-    def ordinal(self) -> int: ...
-
-    @property
-    def increments(self) -> bytes | None: ...
-
-    @property
-    def calibration_hash(self) -> str: ...
-
-    @property
-    def stored_at(self) -> float: ...
-
-    @property
-    def control(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)

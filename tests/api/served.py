@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from canary.cli.serve import background_server
 from canary.config import Settings
 from canary.domain.decide import Decision, Kind, Missing
+from canary.domain.errors import UnreachableError
 from canary.domain.evidence import GateEvidence, GateRole, Verdict
 from canary.domain.flag import Flag
 from canary.domain.policy import Drafter, Policy, Shadow, Stage, Subject
@@ -23,6 +24,28 @@ from canary.flow.tools.policy_files import dump, load_text
 
 NOW = 1_700_000_000.0
 SECRET = "tell-nobody-3f81"
+
+
+class Away:
+    """A store that can go away."""
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+        self.away = False
+
+    def transaction(self):  # type: ignore[no-untyped-def]
+        if self.away:
+            raise UnreachableError("the database does not answer")
+        return self._inner.transaction()
+
+
+class Clock:
+    """Seconds that only a test moves."""
+
+    now = 50.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class Notes:

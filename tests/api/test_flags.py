@@ -5,32 +5,8 @@ from __future__ import annotations
 import hashlib
 
 from canary.api.flags import FlagCache
-from canary.domain.errors import UnreachableError
-from canary.flow.ports import Store
 from canary.inmemory import InMemoryStore
-from tests.api.served import NOW, Notes, add_route, set_weight
-
-
-class Away:
-    """A store that can go away."""
-
-    def __init__(self, inner: Store) -> None:
-        self._inner = inner
-        self.away = False
-
-    def transaction(self):  # type: ignore[no-untyped-def]
-        if self.away:
-            raise UnreachableError("the database does not answer")
-        return self._inner.transaction()
-
-
-class Clock:
-    """Seconds that only a test moves."""
-
-    now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.api.served import NOW, Away, Clock, Notes, add_route, set_weight
 
 
 def test_the_last_snapshot_stays_and_ages_through_an_outage() -> None:

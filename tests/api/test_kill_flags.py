@@ -8,34 +8,11 @@ from pathlib import Path
 from canary.api.board import KillBoard
 from canary.api.flags import FlagCache
 from canary.api.settler import Settler
-from canary.domain.errors import UnreachableError
 from canary.domain.flag import Flag, resolve
 from canary.flow.kills import kill, unkill
 from canary.flow.ports import Store
 from canary.inmemory import InMemoryStore
-from tests.api.served import NOW, Notes, add_route, set_weight
-
-
-class Away:
-    """A store that can go away."""
-
-    def __init__(self, inner: Store) -> None:
-        self._inner = inner
-        self.away = False
-
-    def transaction(self):  # type: ignore[no-untyped-def]
-        if self.away:
-            raise UnreachableError("the database does not answer")
-        return self._inner.transaction()
-
-
-class Clock:
-    """Seconds that only a test moves."""
-
-    now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.api.served import NOW, Away, Clock, Notes, add_route, set_weight
 
 
 def filled() -> InMemoryStore:
