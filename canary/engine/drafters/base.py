@@ -45,11 +45,14 @@ class Proposal:
         tokens: [n, w] int64, w the longest draft of the round; beyond a row's length any token.
         lengths: draft tokens of each row.
         probs: the very rows that the tokens were drawn from, [n, w, V]; None where the drafts are one-hot.
+        grades: how far the drafter itself trusts each row's draft (an n-gram: length of its match, 0 without one); None where it
+            does not say. Only adaptive k reads it.
     """
 
     tokens: torch.Tensor
     lengths: tuple[int, ...]
     probs: torch.Tensor | None = None
+    grades: tuple[int, ...] | None = None
 
 
 class Drafter(Protocol):

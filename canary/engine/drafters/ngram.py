@@ -37,13 +37,17 @@ class History:
 
         A match that reaches the end of the text goes on with its own copy, so that a repeated phrase drafts in full.
         """
+        return self.graded(limit)[0]
+
+    def graded(self, limit: int) -> tuple[list[int], int]:
+        """The same with the length of the match, 0 without one."""
         ids = self.token_ids
         for n in range(min(self.max_ngram, len(ids)), 0, -1):
             start = self._next.get(tuple(ids[-n:]))
             if start is not None:
                 period = len(ids) - start
-                return [ids[start + i % period] for i in range(limit)]
-        return []
+                return [ids[start + i % period] for i in range(limit)], n
+        return [], 0
 
 
 class NgramDrafter:
@@ -66,11 +70,12 @@ class NgramDrafter:
         self._rows[row] = history
 
     def propose(self, asked: Round) -> Proposal:
-        drafts = [self._history(row).draft(limit) for row, limit in enumerate(asked.limits)]
-        lengths = tuple(len(d) for d in drafts)
+        found = [self._history(row).graded(limit) for row, limit in enumerate(asked.limits)]
+        lengths = tuple(len(draft) for draft, _ in found)
         width = max(lengths)
-        tokens = [d + [0] * (width - len(d)) for d in drafts]
-        return Proposal(torch.tensor(tokens, dtype=torch.int64, device=asked.keys.device).view(len(drafts), width), lengths)
+        padded = [draft + [0] * (width - len(draft)) for draft, _ in found]
+        tokens = torch.tensor(padded, dtype=torch.int64, device=asked.keys.device).view(len(found), width)
+        return Proposal(tokens, lengths, grades=tuple(grade for _, grade in found))
 
     def commit(self, row: int, token_ids: Sequence[int], num_accepted: int) -> None:
         self._history(row).extend(token_ids)
