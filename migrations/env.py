@@ -15,6 +15,7 @@ from canary.store import keys as keys
 from canary.store import leader as leader
 from canary.store import outbox as outbox
 from canary.store import proposals as proposals
+from canary.store import shadow_runs as shadow_runs
 from canary.store.problems import read_url
 from canary.store.tables import metadata
 

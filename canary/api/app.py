@@ -14,15 +14,15 @@ from canary import __version__
 from canary.api import kills, ofrep, problems, signed
 from canary.api.actions import ACTIONS
 from canary.api.auth import Gate
-from canary.api.board import KillBoard
 from canary.api.deps import Api
 from canary.api.desk import KillDesk
 from canary.api.document import EscapedJSON, describe
 from canary.api.flags import REFRESH_SECONDS, FlagCache
 from canary.api.idempotency import Repeats
 from canary.api.keyring import KeyRing
-from canary.api.routes import audit, intake, keys, pairs, policies, rollouts, service
+from canary.api.routes import audit, intake, jobs, keys, pairs, pins, policies, rollouts, service
 from canary.flow.ports import Observer, Store
+from canary.kills.board import KillBoard
 
 FIRST_READ_SECONDS = 3.0
 
@@ -35,6 +35,8 @@ ROUTERS: tuple[Callable[[Api], APIRouter], ...] = (
     kills.router,
     policies.router,
     pairs.router,
+    pins.router,
+    jobs.router,
     audit.router,
     keys.router,
     intake.router,
@@ -48,6 +50,7 @@ def create_app(
     refresh_seconds: float = REFRESH_SECONDS,
     clock: Callable[[], float] = time.time,
     home: Path | None = None,
+    board: KillBoard | None = None,
     peers: Sequence[str] = (),
     peer_token: str | None = None,
 ) -> FastAPI:
@@ -57,11 +60,12 @@ def create_app(
         refresh_seconds: how often the flag snapshot looks at the store.
         clock: seconds since the epoch.
         home: the folder for what must outlive the process, such as the digests of keys; None keeps nothing on disk.
+        board: the kills that are known here; by default those of the home's journal and kill file.
         peers: base URLs of the other replicas, which hear of every kill at once.
         peer_token: the secret that all replicas share.
     """
-    board = KillBoard(observer, home, clock=clock)
-    cache = FlagCache(store, observer, refresh_seconds=refresh_seconds, clock=clock, board=board, home=home)
+    known = board or KillBoard(observer, home, clock=clock)
+    cache = FlagCache(store, observer, refresh_seconds=refresh_seconds, clock=clock, board=known, home=home)
     desk = KillDesk(store, observer, cache, peers=peers, peer_token=peer_token, clock=clock)
     ring = KeyRing(store, observer, home, clock=clock)
     api = Api(store, observer, cache, ring, desk, clock, home)

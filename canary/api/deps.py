@@ -19,7 +19,7 @@ from fastapi import Request
 from canary.api.desk import KillDesk
 from canary.api.flags import FlagCache
 from canary.api.keyring import KeyRing
-from canary.domain.access import Caller
+from canary.domain.access import Caller, person
 from canary.domain.chain import digest
 from canary.domain.errors import PreconditionError, PreconditionRequiredError, RequestError
 from canary.domain.rollout import Rollout
@@ -68,7 +68,7 @@ def actor_of(request: Request, said: str | None) -> str:
         if said is None or not said.strip():
             raise RequestError("is missing", where="/actor", remedy="Say who you are; with an API key that is known already.")
         return said.strip()
-    if said is not None and said.strip() != owner:
+    if said is not None and person(said) != person(owner):
         raise RequestError(f"is not {owner}, whose key this is", where="/actor", remedy="Leave it out.")
     return owner
 

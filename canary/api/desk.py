@@ -12,17 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass
 
-from canary.api.board import KillBoard
 from canary.api.flags import FlagCache
 from canary.api.holders import Holders
 from canary.api.peers import Peers
-from canary.api.settler import Settler
 from canary.domain.errors import ConflictError, NotFoundError, UnreachableError
 from canary.domain.flag import Flag
-from canary.domain.kills import ALL, DRILL, SCOPE, KillOrder, Propagation
+from canary.domain.kills import ALL, DRILL, SCOPE, KillOrder
+from canary.domain.propagation import Propagation
 from canary.domain.rollout import Rollout
 from canary.flow import kill_drill, kills
 from canary.flow.ports import Observer, Store
+from canary.kills.board import KillBoard
+from canary.kills.settler import Settler
 
 SETTLE_SECONDS = 2.0  # how long an answer waits for the store while it seems to be well
 LOOK_SECONDS = 1.0

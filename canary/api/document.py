@@ -9,9 +9,12 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 
+from canary.api import ofrep_document
 from canary.api.actions import ACTIONS
+from canary.api.idempotency import UNKEPT
 from canary.domain.access import ANYBODY
 
+WRITES = ("POST", "PUT", "DELETE")
 MADE_UP = "HTTPValidationError"  # FastAPI documents it for every endpoint; here a wrong request is a problem with status 400
 KEY_HEADER = {
     "name": "Idempotency-Key",
@@ -43,20 +46,25 @@ def describe(app: FastAPI) -> None:
 def _document(app: FastAPI) -> dict[str, Any]:
     found = get_openapi(title=app.title, version=app.version, routes=app.routes)
     schemas = found.setdefault("components", {}).setdefault("schemas", {})
+    schemas.update(ofrep_document.schemas())
     found["components"]["securitySchemes"] = {
         "bearer": {"type": "http", "scheme": "bearer"},
         "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
     }
+    for methods in found["paths"].values():
+        for operation in methods.values():
+            _mend(operation["responses"])
+    found["paths"].update(ofrep_document.paths())
     for path, methods in found["paths"].items():
         for method, operation in methods.items():
-            _operation(operation, f"{method.upper()} {path}")
+            _admit(operation, f"{method.upper()} {path}")
     for name in (MADE_UP, "ValidationError"):
         schemas.pop(name, None)
     return found
 
 
-def _operation(operation: dict[str, Any], name: str) -> None:
-    answers = operation["responses"]
+def _mend(answers: dict[str, Any]) -> None:
+    """Say of the errors what this API answers, where the framework says what it would have."""
     if MADE_UP in str(answers.get("422")):
         del answers["422"]
     for status, answer in answers.items():
@@ -65,10 +73,14 @@ def _operation(operation: dict[str, Any], name: str) -> None:
             content["application/problem+json"] = content.pop("application/json")
         if status == "304":
             answer.pop("content", None)
+
+
+def _admit(operation: dict[str, Any], name: str) -> None:
+    """Say who is let in, and whether a repeat is answered as the first request was."""
     entry = ACTIONS.get(name)
     if entry is not None:
         operation["x-canary-action"] = entry.action.value
         if entry.action not in ANYBODY:
             operation["security"] = [{"bearer": []}, {"key": []}]
-    if name.split()[0] in ("POST", "PUT", "DELETE"):
+    if name.split()[0] in WRITES and (entry is None or entry.action not in UNKEPT):
         operation.setdefault("parameters", []).append(KEY_HEADER)

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from canary.api.board import KillBoard, Listener
 from canary.api.kept_flags import KeptFlags
 from canary.domain.flag import Snapshot, joined
 from canary.domain.kills import overlaid, unvouched
+from canary.flow.loop import Loop
 from canary.flow.ports import Observer, Store
+from canary.kills.board import KillBoard, Listener
 
 REFRESH_SECONDS = 0.25
-CLOSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +75,18 @@ class FlagCache:
         self._failing: set[str] = set()
         self._refreshing = threading.Lock()
         self._publishing = threading.Lock()
-        self._closed = threading.Event()
         self._read_once = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._loop = Loop("canary-flag-cache", self._step, observer)
         self._begin()
         self.board.listen(self._publish)
 
     def start(self) -> None:
         """Start refreshing; a second call does nothing."""
-        if self._thread is None:
-            self._closed.clear()
-            self._thread = threading.Thread(target=self._run, name="canary-flag-cache", daemon=True)
-            self._thread.start()
+        self._loop.start()
 
     def close(self) -> None:
-        self._closed.set()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join(CLOSE_SECONDS)
+        """Stop refreshing; what is served stays, with a growing age."""
+        self._loop.close()
 
     def wait_first(self, seconds: float) -> bool:
         """Wait for the first look at the store, whether or not it answered; for start-up, never for a request."""
@@ -116,7 +110,7 @@ class FlagCache:
 
     @property
     def settled(self) -> frozenset[str]:
-        """Ids of the orders that the store has, as far as it was read."""
+        """Ids of the orders that the store has, as far as it was read and the board knows them."""
         return self._settled
 
     @property
@@ -145,8 +139,9 @@ class FlagCache:
             self.board.join(order for _, order in news)
             self._cursor = max((place for place, _ in news), default=self._cursor)
             with self._publishing:
-                self._settled = self._settled.union(order.order_id for _, order in news)
+                self._settled = self._settled.union(order.order_id for _, order in news) & self.board.known.orders.keys()
                 self._base, self._read_at = joined(self._base, snapshot), asked_at
+                self.board.rise(self._base.kill_epoch)
             self._publish()
             if self._kept is not None:
                 self._kept.keep(self._base, self._settled)
@@ -157,6 +152,7 @@ class FlagCache:
         if found is not None:
             self._base, self._settled = unvouched(found.snapshot), found.settled
             self._read_at = self._monotonic() - max(0.0, self._clock() - found.snapshot.issued_at)
+            self.board.rise(found.snapshot.kill_epoch)
         self._publish()
 
     def _publish(self) -> None:
@@ -184,8 +180,9 @@ class FlagCache:
             self._observer.note(event, **facts)
         self._failing.add(event)
 
-    def _run(self) -> None:
-        while not self._closed.is_set():
+    def _step(self) -> float:
+        try:
             self.refresh()
+        finally:
             self._read_once.set()
-            self._closed.wait(self._refresh_seconds)
+        return self._refresh_seconds

@@ -1,6 +1,7 @@
 """Writes with an Idempotency-Key run once: a repeat gets the first one's answer, another request under that key is refused.
 
 Without the header nothing is kept. A kill is never kept either: it must not wait for the store, and two kills are one kill.
+Resolving a flag is no write, so it asks no store.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Callable[[], Awaitable[MutableMapping[str, Any]]], Send], Awaitable[None]]
 
 SHAPE = re.compile(r"[\x21-\x7e]{1,200}")
+UNKEPT = frozenset({Action.KILL, Action.FLAGS})  # a kill waits for no store, and to resolve a flag writes nothing
 KEPT_HEADERS = ("content-type", "etag", "location", "retry-after")
 
 
@@ -42,8 +44,8 @@ class Repeats:
             ReusedKeyError: the key was sent with another request.
             ConflictError: the first request is still running.
         """
-        key = _key(scope)
-        if key is None or entry.action is Action.KILL:
+        key = None if entry.action in UNKEPT else _key(scope)
+        if key is None:
             await app(scope, _replay(body), send)
             return
         owner = "" if caller.key is None else caller.key.key_id

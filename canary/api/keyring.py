@@ -19,11 +19,11 @@ from typing import Any
 
 from canary.domain.access import Action, Key, Role
 from canary.domain.errors import UsageError
+from canary.flow.loop import Loop
 from canary.flow.ports import Observer, Store
 from canary.flow.tools.keys import digest_of, key_id_of
 
 REFRESH_SECONDS = 1.0
-CLOSE_SECONDS = 5.0
 FILE = "keys.json"
 BREAK_GLASS_FILE = "break-glass.json"
 MAX_FILE = 16 * 1024 * 1024
@@ -64,9 +64,8 @@ class KeyRing:
         self._local = True
         self._said_none = False
         self._turn = threading.Lock()
-        self._closed = threading.Event()
         self._read_once = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._loop = Loop("canary-keys", self._step, observer)
         if home is not None:
             self._keys = read_file(home / FILE, observer)
 
@@ -127,26 +126,22 @@ class KeyRing:
 
     def start(self) -> None:
         """Start refreshing; a second call does nothing."""
-        if self._thread is None:
-            self._closed.clear()
-            self._thread = threading.Thread(target=self._run, name="canary-keys", daemon=True)
-            self._thread.start()
+        self._loop.start()
 
     def wait_first(self, seconds: float) -> bool:
         """Wait for the first look at the store, whether or not it answered; for start-up, never for a request."""
         return self._read_once.wait(seconds)
 
     def close(self) -> None:
-        self._closed.set()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join(CLOSE_SECONDS)
+        """Stop refreshing; what is known stays."""
+        self._loop.close()
 
-    def _run(self) -> None:
-        while not self._closed.is_set():
+    def _step(self) -> float:
+        try:
             self.refresh()
+        finally:
             self._read_once.set()
-            self._closed.wait(self._refresh_seconds)
+        return self._refresh_seconds
 
     def _break_glass(self) -> Key | None:
         """The key for the worst day, which lives on this machine's disk only; it may kill and read, nothing else."""

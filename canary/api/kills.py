@@ -16,13 +16,15 @@ from pydantic import Field
 from canary.api.deps import Api, actor_of
 from canary.api.desk import KillDesk
 from canary.api.holders import CLIENT_HEADER, HOLDS_HEADER
-from canary.api.peers import CLIENTS_PATH, PATH, TOKEN_HEADER, answer, check_token
+from canary.api.peers import CLIENTS_PATH, PATH, answer, check_token
 from canary.api.schemas import WRITING, Order, Strict, problems
 from canary.domain.errors import RequestError
 from canary.domain.kills import ALL, MAX_EPOCH
 from canary.flow import kill_drill
+from canary.kills.replicas import DRILL_PATH, TOKEN_HEADER
 
 T = TypeVar("T")
+SCHEDULER = "scheduler"  # who a drill of the job is by, in the audit log
 
 
 class DrillOrder(Strict):
@@ -142,3 +144,10 @@ def _peers(made: APIRouter, desk: KillDesk) -> None:
         """The clients of this replica, and for how many seconds they have held a kill epoch."""
         check_token(desk.peers.token, token)
         return {"connected": sorted(desk.holders.connected()), "reached": dict(desk.holders.reached(body.kill_epoch))}
+
+    @made.post(DRILL_PATH, responses=problems(*WRITING, 403))
+    async def drill(token: Annotated[str | None, Header(alias=TOKEN_HEADER)] = None) -> dict[str, object]:
+        """Run a kill drill for a scheduler that serves no flags."""
+        check_token(desk.peers.token, token)
+        found = await asyncio.to_thread(desk.drill, SCHEDULER)
+        return found.to_dict()

@@ -17,12 +17,12 @@ from starlette.routing import Route
 from canary.api.deps import Api
 from canary.api.flags import FlagCache
 from canary.api.limits import Buckets, Limits
-from canary.api.streams import EVENTS_PATH, EventStreams
+from canary.api.ofrep_document import EVALUATE_PATH
+from canary.api.streams import EVENTS_PATH, LONGEST_SECONDS, EventStreams
 from canary.domain.evaluation import BOOLEAN, CONFIG, FLAG_NOT_FOUND, Evaluation, baseline, evaluate
 from canary.flow.ports import Observer
 from canary.wiring import settings
 
-EVALUATE_PATH = "/ofrep/v1/evaluate/flags"
 INACTIVITY_SECONDS = 120
 
 Scope = MutableMapping[str, Any]
@@ -35,7 +35,7 @@ def router(api: Api) -> APIRouter:
     """Evaluation and event stream, with the limits of this process's settings."""
     chosen = settings()
     limits = Limits(chosen.ofrep_rate, chosen.ofrep_burst, max_streams=chosen.max_streams)
-    streams = EventStreams(api.flags, limits.max_streams)
+    streams = EventStreams(api.flags, limits.max_streams, longest_seconds=LONGEST_SECONDS)
     api.closing.append(streams.close)
     return routes_of(Ofrep(api.flags, api.observer, limits), streams)
 

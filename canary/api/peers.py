@@ -6,43 +6,24 @@ The exchange is a join of two sets, so a repeat, a detour or a late answer chang
 from __future__ import annotations
 
 import hmac
-import json
 import random
-import threading
-import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
-from canary.api.board import KillBoard
 from canary.domain.errors import ForbiddenError, RequestError, UsageError
-from canary.domain.kills import KillOrder
+from canary.domain.kills import KillOrder, ends_first
+from canary.flow.loop import Loop
 from canary.flow.ports import Observer
+from canary.kills.board import KillBoard
+from canary.kills.replicas import TOKEN_HEADER, post
 
 PATH = "/api/v1/peers/kills"
 CLIENTS_PATH = "/api/v1/peers/clients"
-TOKEN_HEADER = "Canary-Peer-Token"
 CATCH_UP_SECONDS = 2.0
 FIRST_PAUSE_SECONDS = 0.1
 TIMEOUT_SECONDS = 2.0
-CLOSE_SECONDS = 5.0
 JITTER = 0.2
-MAX_ANSWER = 64 * 1024 * 1024
 AT_ONCE = 500  # orders in one request, which keeps it far below the largest body that is taken
-
-
-def read_peers(given: str) -> tuple[str, ...]:
-    """Base URLs from `CANARY_PEERS`, which separates them by commas.
-
-    Raises:
-        UsageError: one of them is no http or https URL.
-    """
-    found = tuple(part.strip().rstrip("/") for part in given.split(",") if part.strip())
-    for url in found:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise UsageError(f"{url!r} is no base URL", where="CANARY_PEERS", remedy="Write http://host:port,http://host:port.")
-    return found
 
 
 class Peer:
@@ -55,29 +36,21 @@ class Peer:
         self._observer = observer
         self._theirs: frozenset[str] = frozenset()
         self._failures = 0
-        self._wake = threading.Event()
-        self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
-        board.listen(self._wake.set)
+        self._loop = Loop("canary-peer", self._step, observer)
+        board.listen(self._loop.wake)
 
     def start(self) -> None:
         """Start exchanging; a second call does nothing."""
-        if self._thread is None:
-            self._closed.clear()
-            self._thread = threading.Thread(target=self._run, name="canary-peer", daemon=True)
-            self._thread.start()
+        self._loop.start()
 
     def close(self) -> None:
-        self._closed.set()
-        self._wake.set()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join(CLOSE_SECONDS)
+        """Stop exchanging."""
+        self._loop.close()
 
     def exchange(self) -> bool:
         """Send what the peer has not confirmed, learn what it knows beyond that; whether it answered."""
         known = self._board.known
-        missing = sorted(o for o in known.orders.values() if o.order_id not in self._theirs)[:AT_ONCE]
+        missing = sorted((o for o in known.orders.values() if o.order_id not in self._theirs), key=ends_first)[:AT_ONCE]
         body = {"orders": [order.to_dict() for order in missing], "digest": known.digest}
         try:
             answered = self._post(body)
@@ -103,21 +76,16 @@ class Peer:
             return frozenset(), {}
 
     def _post(self, body: Mapping[str, Any], path: str = PATH) -> Any:
-        headers = {"content-type": "application/json", TOKEN_HEADER: self._token}
-        request = urllib.request.Request(self._base + path, json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
-            return json.loads(answer.read(MAX_ANSWER))
+        return post(self._base + path, self._token, body, TIMEOUT_SECONDS)
 
-    def _run(self) -> None:
-        while not self._closed.is_set():
-            self._wake.clear()
-            self.exchange()
-            pause = CATCH_UP_SECONDS
-            if self._failures:
-                pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures - 1, 10), CATCH_UP_SECONDS)
-            elif not self._theirs.issuperset(self._board.known.orders):
-                pause = 0.0
-            self._wake.wait(pause * random.uniform(1 - JITTER, 1 + JITTER))
+    def _step(self) -> float:
+        self.exchange()
+        pause = CATCH_UP_SECONDS
+        if self._failures:
+            pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures - 1, 10), CATCH_UP_SECONDS)
+        elif not self._theirs.issuperset(self._board.known.orders):
+            pause = 0.0
+        return pause * random.uniform(1 - JITTER, 1 + JITTER)
 
 
 class Peers:

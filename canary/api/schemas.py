@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from canary.api.deps import MAX_CURSOR
 from canary.domain.access import Action, Role
+from canary.domain.pins import LONGEST_SECONDS, LONGEST_UNIT
 from canary.flow.tools.commands import MAX_REASON
 from canary.flow.tools.keys import LONGEST_OWNER, MAX_DAYS, MOST_ROUTES
 
@@ -26,6 +27,16 @@ LogName = Annotated[
 ]
 KeyId = Annotated[str, Path(pattern=r"^[0-9a-f]{12}$", description="The public part of a key.")]
 PairId = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,100}$", description="A pair's id.")]
+JobName = Annotated[str, Path(pattern=r"^[a-z_]{1,50}$", description="The job, as `GET /api/v1/jobs` names it.")]
+UNIT = r"^[^/\x00-\x1f\x7f]{1,200}$"
+UnitName = Annotated[
+    str,
+    Path(
+        pattern=UNIT,
+        max_length=LONGEST_UNIT,
+        description="The unit, exactly as flags are resolved for it; one with a `/` is pinned by `canary flags pin`.",
+    ),
+]
 Kind = Annotated[str | None, Query(pattern=r"^[a-z_]{1,50}$", description="Events of this kind only.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Most items of the page.")]
 Cursor = Annotated[str | None, Query(max_length=MAX_CURSOR, description="`next` of the page before.")]
@@ -111,6 +122,17 @@ class Rotation(Strict):
     actor: str | None = Field(default=None, min_length=1, max_length=MAX_REASON, pattern=SENTENCE)
 
 
+class PinOrder(Strict):
+    """A unit to be pinned."""
+
+    variant: Literal["baseline", "candidate"]
+    reason: str = Field(min_length=1, max_length=MAX_REASON, pattern=SENTENCE, description="Why, in a sentence.")
+    expires_seconds: float | None = Field(
+        default=None, gt=0, le=LONGEST_SECONDS, description="Until the pin ends; left out for no end."
+    )
+    actor: str | None = Field(default=None, min_length=1, max_length=MAX_REASON, pattern=SENTENCE)
+
+
 class Actor(Strict):
     """Who asks; needed only where the service runs without keys."""
 
@@ -132,6 +154,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
         415: "The body is of an unknown kind",
         422: "The content is not legal",
         428: "If-Match is missing",
+        429: "Too many requests",
         500: "A bug in Canary",
         503: "Something that Canary needs does not answer",
     }

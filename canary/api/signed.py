@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
-from canary.api.deps import Api
+from canary.api.deps import Api, caller_of
 from canary.api.schemas import problems
+from canary.api.seen import seen_by
 from canary.domain.errors import UnreachableError
 from canary.flow.tools.signed import SigningKey, encode_public, signed_document
 from canary.wiring import signing_key
@@ -17,13 +18,14 @@ def router(api: Api) -> APIRouter:
     made = APIRouter()
 
     @made.get("/api/v1/flags/snapshot.signed", responses=problems(), tags=["flags"])
-    async def signed(response: Response) -> dict[str, str]:
-        """All flags as a document signed with Ed25519: `signature` is over the bytes of `payload`."""
+    async def signed(request: Request, response: Response) -> dict[str, str]:
+        """All flags that the key may see, as a document signed with Ed25519: `signature` is over the bytes of `payload`."""
         published, age = api.flags.published, api.flags.age_seconds
         if published is None or age is None:
             raise UnreachableError("no flag snapshot has been read yet", remedy="Serve the baseline and ask again.")
         response.headers["Cache-Control"] = "no-store"
-        return signed_document(published.snapshot, key, max(0.0, api.clock() - age))
+        shown = seen_by(caller_of(request), published.snapshot)
+        return signed_document(shown, key, max(0.0, api.clock() - age))
 
     @made.get("/api/v1/flags/key", responses=problems(), tags=["flags"])
     async def public_key() -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qs
@@ -17,6 +18,7 @@ from canary.api.flags import FlagCache
 EVENTS_PATH = "/ofrep/v1/events"
 KEEP_ALIVE_SECONDS = 15.0
 RETRY_AFTER_SECONDS = 5
+LONGEST_SECONDS = 3_600.0
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -29,6 +31,8 @@ class EventStreams:
     Args:
         most: streams that may be open at once; further ones are told to poll.
         keep_alive_seconds: time after which a quiet stream says that it is alive.
+        longest_seconds: time after which a stream ends at the latest, at half of it at the earliest, each at its own moment: its
+            client opens the next one, on whichever replica has room, so that a new replica is used and an old key is let go.
     """
 
     def __init__(
@@ -37,10 +41,12 @@ class EventStreams:
         most: int,
         *,
         keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
+        longest_seconds: float = LONGEST_SECONDS,
     ) -> None:
         self._flags = flags
         self._most = most
         self._keep_alive_seconds = keep_alive_seconds
+        self._longest_seconds = longest_seconds
         self._open: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
         self._closed = False
         flags.listen(self._turn)
@@ -76,14 +82,17 @@ class EventStreams:
         headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await _write(send, b": connected\n\n")
-        while not gone.done() and not self._closed:
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + self._longest_seconds * random.uniform(0.5, 1.0)
+        while not gone.done() and not self._closed and loop.time() < ends:
             turned.clear()  # before the look at the tag, so that no turn between the two is lost
             etag = self._etag
             if etag and etag != held:
                 held = etag
                 await _write(send, _event(etag))
+            quiet = min(self._keep_alive_seconds, max(0.0, ends - loop.time()))
             waiting: asyncio.Future[Any] = asyncio.ensure_future(turned.wait())
-            done, _ = await asyncio.wait({waiting, gone}, timeout=self._keep_alive_seconds, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({waiting, gone}, timeout=quiet, return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
             if not done:
                 await _write(send, b": alive\n\n")

@@ -21,7 +21,7 @@ from canary.flow.leading import Leadership
 from canary.flow.ports import Observer, Store
 from canary.flow.walk.control import tick
 from canary.jobs.scheduler import Scheduler
-from canary.jobs.tasks import Children, work_of
+from canary.jobs.tasks import Children, Obey, work_of
 from canary.wiring import leader_lock
 
 FIRST_RESTART_SECONDS = 1.0
@@ -37,17 +37,20 @@ def scheduler_of(
     chosen: Settings,
     observer: Observer,
     children: Children,
+    obey: Obey,
     kill_drill: Callable[[], str] | None = None,
 ) -> Scheduler:
     """The jobs of one process, run while it leads.
 
     Args:
         children: what jobs run beside it; stopped before the scheduler is.
+        obey: settles the kills that this process knows of, before each round of assessment.
         kill_drill: runs a kill drill, where clients are connected to this process.
     """
     holder = f"{socket.gethostname()}:{os.getpid()}"
     leadership = Leadership(store, leader_lock(store), holder, observer, time.time)
-    work = work_of(store, chosen, partial(tick, fence=leadership.fence), observer, children, kill_drill=kill_drill)
+    fenced = partial(tick, fence=leadership.fence)
+    work = work_of(store, chosen, fenced, observer, children, obey=obey, kill_drill=kill_drill)
     return Scheduler(store, leadership, work, observer)
 
 

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from canary.cli import pins
 from canary.domain.errors import UnreachableError, UsageError
 from canary.flow.tools.signed import decode_public, encode_public, signed_document, verified
 from canary.wiring import open_store, settings, signing_key
@@ -21,7 +22,10 @@ from canary.wiring import open_store, settings, signing_key
 TIMEOUT_SECONDS = 10.0
 MAX_BYTES = 16 * 1024 * 1024
 
-app = typer.Typer(help="Signed flag snapshots for gateways without a client.", no_args_is_help=True)
+app = typer.Typer(help="Pinned units, and signed flag snapshots for gateways without a client.", no_args_is_help=True)
+app.command("pin")(pins.pin)
+app.command("unpin")(pins.unpin)
+app.command("pins")(pins.pins)
 
 
 @app.command()

@@ -18,13 +18,13 @@ from urllib.parse import quote
 import typer
 
 from canary import telemetry
-from canary.api.board import KILL_FILE, KillBoard
 from canary.api.kept_flags import KeptFlags
 from canary.cli.terminal import user
 from canary.domain.errors import CanaryError, ConflictError, ForbiddenError, NotFoundError, UnreachableError, UsageError
 from canary.domain.kills import ALL, KillOrder
 from canary.flow import kills
 from canary.flow.ports import Store
+from canary.kills.board import KILL_FILE, KillBoard
 from canary.wiring import open_store, settings
 
 DRILL_WORD = "drill"

@@ -40,6 +40,9 @@ def list_(
         ]
         print(json.dumps({"notices": rows}))
         return
+    if not found:
+        print(f"No notice is {state.value}.")
+        return
     table = Table("at", "webhook", "event", "route", "tries", "error", title=f"Notices, {state.value}", title_justify="left")
     for n in found:
         table.add_row(

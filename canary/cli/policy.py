@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from canary import wiring
+from canary.cli.simulate import simulate
 from canary.cli.terminal import user
 from canary.domain.errors import CanaryError, ExitCode, PolicyError
 from canary.domain.modes import Mode
@@ -36,6 +37,7 @@ A first policy: copy one of the shipped ones (policies/demo/math.yaml), name you
   canary policy validate my.yaml   is it legal? every complaint names line and column
   canary policy test my.yaml       does it decide as my.cases.yaml expects?
   canary policy diff my.yaml       what does it change, and is it looser than what decides now?
+  canary policy simulate my.yaml   what would it have decided on the route's stored pairs, and when?
   canary policy apply my.yaml      from now on it decides about its route, unless it is looser: then it waits for
   canary policy approve ROUTE HASH somebody else agrees to it
 
@@ -51,6 +53,7 @@ EFFECTS = {
 }
 
 app = typer.Typer(help=HELP, no_args_is_help=True)
+app.command()(simulate)
 
 Paths = Annotated[list[Path], typer.Argument(help="Policy files, or folders that are searched for them.", metavar="PATH...")]
 Actor = Annotated[str | None, typer.Option("--actor", help="Who, for the audit log; default: your user name.")]
@@ -209,6 +212,13 @@ def warnings_of(policy: Policy) -> list[str]:
             f"ttft_tail learns from calibrating requests when a first token is slow, and needs {ttft_tail.MIN_TIMED} timings; "
             f"{shadow.calibration_requests} of them, {shadow.timing_concurrency} timed together, give about {timed:.0f}. Raise "
             "shadow.calibration_requests, write gates.ttft_slo, or only observe the gate."
+        )
+    limit = min(policy.limits.fresh_seconds, policy.limits.no_data_seconds)
+    if shadow.schedule is not None and shadow.schedule.longest_gap > limit:
+        found.append(
+            f"shadow.schedule leaves {shadow.schedule.longest_gap / 3600:g} h between two runs, but evidence is stale, or "
+            f"missed, after {limit / 3600:g} h: between runs nothing advances, and a canary may be rolled back. Raise "
+            "limits.fresh and limits.no_data above it."
         )
     return found
 

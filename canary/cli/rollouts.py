@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,7 +71,11 @@ def show(route: Route, as_json: AsJson = False) -> None:
     console = standard_output()
     facts = Table(show_header=False, title=f"Route {route}", title_justify="left")
     for name in ("state", "stage", "weight", "killed", "kill_reason", "reason", "attempt", "epoch", "policy_version", "prompts"):
-        facts.add_row(name, Text(_percent(found[name]) if name == "weight" else str(found[name])))
+        if name != "kill_reason" or found[name]:
+            facts.add_row(name.replace("_", " "), Text(_percent(found[name]) if name == "weight" else str(found[name])))
+    if run := found["shadow_run"]:
+        most = "" if run["max_requests"] is None else f" of {run['max_requests']}"
+        facts.add_row("shadow run", Text(f"due {run['due_at']}, until {run['until']}, {run['taken']}{most} requests taken"))
     console.print(facts)
     if found["last"]:
         console.print(Text(f"Last decision: {_decision_line(found['last'])}"))
@@ -142,9 +147,18 @@ def resume(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = 
 
 
 @app.command()
-def retry(route: Route, reason: Reason, actor: Actor = None, as_json: AsJson = False) -> None:
-    """Open the next attempt of a held or rolled back rollout: shadow, weight 0, no evidence; a cool-down is waited for."""
-    _order(commands.retry, route, reason, actor, as_json)
+def retry(
+    route: Route,
+    reason: Reason,
+    now: Annotated[bool, typer.Option("--now", help="End the cool-down, too; an approver's to say, and audited.")] = False,
+    actor: Actor = None,
+    as_json: AsJson = False,
+) -> None:
+    """Open the next attempt of a held or rolled back rollout: shadow, weight 0, no evidence.
+
+    A cool-down is waited for, unless --now ends it; after `limits.max_attempts` rollbacks of an epoch neither helps.
+    """
+    _order(partial(commands.retry, at_once=now), route, reason, actor, as_json)
 
 
 @app.command()

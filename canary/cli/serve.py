@@ -21,7 +21,6 @@ from fastapi import FastAPI
 
 from canary import telemetry
 from canary.api.app import create_app
-from canary.api.peers import read_peers
 from canary.api.server import Server
 from canary.cli.background import WorkerProcess, scheduler_of, worker_command, worker_environment
 from canary.config import Settings
@@ -29,7 +28,8 @@ from canary.domain.errors import UnreachableError, UsageError
 from canary.edge.listener import PREFIX, MirrorListener
 from canary.flow.ports import Observer, Store
 from canary.jobs.tasks import Children
-from canary.wiring import await_database, settings, store_on
+from canary.kills.replicas import read_peers
+from canary.wiring import await_database, kill_board, settings, store_on
 
 BACKLOG = 512
 SHUTDOWN_SECONDS = 10
@@ -149,7 +149,8 @@ def api_of(store: Store, chosen: Settings, observer: Observer, host: str) -> Fas
         UsageError: others could reach it there, and no API key exists.
     """
     token = chosen.peer_token.get_secret_value() if chosen.peer_token else None
-    made = create_app(store, observer, home=chosen.home, peers=read_peers(chosen.peers), peer_token=token)
+    board = kill_board(chosen, observer)
+    made = create_app(store, observer, home=chosen.home, board=board, peers=read_peers(chosen.peers), peer_token=token)
     made.state.api.ring.listen_on(host)
     return made
 
@@ -187,7 +188,7 @@ def _run(store: Store, chosen: Settings, listening: socket.socket, observer: Obs
         found = api.state.api.kills.drill("scheduler")
         return f"reached {found.acknowledged} of {found.connected} clients"
 
-    scheduler = scheduler_of(store, chosen, observer, children, kill_drill)
+    scheduler = scheduler_of(store, chosen, observer, children, api.state.api.kills.settler.obey, kill_drill)
     mirror.start()
     try:
         scheduler.start()

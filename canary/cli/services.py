@@ -27,7 +27,7 @@ from canary.flow.ports import Observer, Store
 from canary.flow.tools import jobs as flow_jobs
 from canary.flow.tools import reports
 from canary.jobs.tasks import Children
-from canary.wiring import await_database, open_database, open_store, settings, store_on
+from canary.wiring import await_database, kill_guard, open_database, open_store, settings, store_on
 
 HTTP_SECONDS = 5.0
 
@@ -62,10 +62,15 @@ def listener(host: Host = None, port: Port = None, log: Log = "info") -> None:
 
 
 def scheduler(log: Log = "info") -> None:
-    """The scheduler alone: of all that run on one database one leads, and another takes over when it ends or hangs."""
+    """The scheduler alone: of all that run on one database one leads, and another takes over when it ends or hangs.
+
+    Each of them, leading or not, obeys the kill file and the journal of its CANARY_HOME.
+    """
     with _started(log) as (chosen, observer), open_store(chosen) as store:
         children = Children(worker_environment(str(chosen.home), chosen.database_url))
-        running = scheduler_of(store, chosen, observer, children)
+        guard = kill_guard(store, chosen, observer)
+        running = scheduler_of(store, chosen, observer, children, guard.obey)
+        guard.start()
         running.start()
         observer.note("scheduling")
         try:
@@ -73,6 +78,7 @@ def scheduler(log: Log = "info") -> None:
         finally:
             children.stop()
             running.stop()
+            guard.close()
 
 
 def db(log: Log = "info") -> None:

@@ -11,6 +11,7 @@ from email.message import Message
 from canary.domain.flag import Snapshot
 
 SNAPSHOT_PATH = "/api/v1/flags/snapshot"
+EXACT_AGE = "Canary-Age"
 MAX_SNAPSHOT_BYTES = 16 * 1024 * 1024
 MAX_RETRY_AFTER_SECONDS = 300.0
 
@@ -60,8 +61,8 @@ def fetch(base_url: str, etag: str, headers: Mapping[str, str], *, timeout: floa
 
 
 def age_of(headers: Message) -> float:
-    """The answer's `Age` in seconds."""
-    return max(0.0, float(headers.get("Age") or 0))
+    """The answer's age in seconds: exact where the server says so, since `Age` itself has whole seconds only (RFC 9111)."""
+    return max(0.0, float(headers.get(EXACT_AGE) or headers.get("Age") or 0))
 
 
 def retry_after(headers: Message) -> float:

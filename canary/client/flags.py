@@ -78,6 +78,7 @@ class FlagClient:
         chosen = _path(kill_file, "CANARY_KILL_FILE")
         self._kill_file = KillFile(chosen) if chosen else None
         self._local: frozenset[str] = frozenset()
+        self._looking = threading.Lock()
         self._look_at_kill_file()
         self._threads: list[threading.Thread] = []
         self._stream = self._new_stream() if start and stream else None
@@ -224,9 +225,12 @@ class FlagClient:
 
     def _look_at_kill_file(self) -> None:
         file = self._kill_file
-        if file is not None and file.look(time.time()):
-            turned = file.killed ^ self._local
-            self._local = file.killed
+        if file is None:
+            return
+        with self._looking:  # a poll looks too, and the older of two looks must not have the last word
+            file.look(time.time())
+            turned, self._local = file.killed ^ self._local, file.killed
+        if turned:
             self._keeper.tell(Event(EventKind.CHANGED, tuple(sorted(turned))))
 
 

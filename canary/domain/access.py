@@ -5,6 +5,7 @@ It never looks a key up and never reads a clock; whatever is not allowed here by
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -123,6 +124,14 @@ class Caller:
 
 
 NOBODY = Caller()
+
+# Actors that say where an order came from and not who gave it.
+NAMELESS = frozenset({"cli", "scheduler", "policy", "worker", "break-glass", "unknown user", "anybody on this machine"})
+
+
+def person(name: str) -> str:
+    """A person's name as it is compared: `Ann`, `ann ` and full-width letters of it are one person."""
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
 def refusal(key: Key | None, action: Action, reach: Reach, route: str | None, now: float) -> CanaryError | None:

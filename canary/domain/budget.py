@@ -7,11 +7,17 @@ Source: statistics 0b.4, 0b.5, 4 and 5.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
+
+from canary.domain.evidence import GateEvidence, GateRole, Verdict
 
 KILL_ALPHA = 0.01  # of each kill e-value and of every promotion gate, in attempt 1; a policy may say less in `gates.alpha`
 
 # The e-values that may kill, each at the attempt's alpha; economy kills nothing.
 KILL_E_VALUES = ("losslessness", "errors")
+GATES_OF: Mapping[str, tuple[str, ...]] = {"losslessness": ("losslessness",), "errors": ("errors", "structured_validity")}
+
+LEVELS = (80, 100)  # per cent of a day's mirror budget at which a person is told
 
 # Weights of the losslessness e-value. A weighted mean of e-processes needs no correction; a test that is not built, or that says
 # nothing about a route, counts 0, which only makes the mean smaller.
@@ -40,6 +46,24 @@ def alpha_of(alpha: float, attempt: int) -> float:
     if attempt < 1:
         raise ValueError(f"attempt {attempt} does not exist, attempts count from 1")
     return alpha if attempt == 1 else alpha * 6 / (math.pi**2 * attempt**2)
+
+
+def spent(gates: Iterable[GateEvidence]) -> tuple[str, ...]:
+    """The kill e-values whose budget in this attempt is spent: one has reached 1 / alpha, and no further claim may be bought.
+
+    Whether traffic is taken off is for `decide`: a failing harness, or `inside_margin: hold`, keeps it on all the same.
+    """
+    failed = {gate.gate for gate in gates if gate.role is GateRole.SAFETY and gate.verdict is Verdict.FAIL}
+    return tuple(name for name in KILL_E_VALUES if failed & set(GATES_OF[name]))
+
+
+def level_of(used: int, most: int) -> int:
+    """The highest of `LEVELS` that so much of a budget reaches; 0 below the first.
+
+    Args:
+        used: requests kept; most: as many as may be kept, at least 1.
+    """
+    return max((level for level in LEVELS if 100 * used >= level * most), default=0)
 
 
 def window_alpha(alpha: float, window: int) -> float:

@@ -15,6 +15,7 @@ CanaryError
 |   |-- ApprovalNeededError 5 a second person must agree first
 |   +-- SelfApprovalError 5   nobody agrees to what is their own
 |-- IdentityError         1   the engine broke an accounting identity
+|-- EngineMemoryError     5   the engine has no memory for a request
 +-- KilledError           6   the route's kill switch is on
 """
 
@@ -99,7 +100,7 @@ class UnsupportedRequestError(RequestError):
 
 
 class TooLargeError(RequestError):
-    """A mirrored request is over the size limit."""
+    """A request is over the size limit."""
 
     code, status = "too_large", 413
 
@@ -186,6 +187,12 @@ class IdentityError(CanaryError):
     """The engine broke an accounting identity."""
 
     code, exit_code, status = "identity", ExitCode.FAIL, 500
+
+
+class EngineMemoryError(CanaryError):
+    """The engine has no memory for a request."""
+
+    code, exit_code, status = "engine_memory", ExitCode.UNREACHABLE, 503
 
 
 class KilledError(CanaryError):

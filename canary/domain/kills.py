@@ -6,7 +6,6 @@ Pure. Joining is a union, so it is commutative, associative and idempotent; noth
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -22,7 +21,6 @@ DRILL = "canary-drill"  # the flag that kill drills flip; no route may have this
 SCOPE = re.compile(r"\*|[a-z0-9][a-z0-9._:-]*")
 MAX_TEXT = 500  # characters of a reason or an actor
 MAX_SCOPE = 200
-MAX_NAMED = 20  # missed clients that a drill's report names
 MAX_EPOCH = 2**53  # JSON readers in other languages keep integers only so far
 
 
@@ -95,6 +93,11 @@ class KillOrder:
         return cls(**{**given, "act": Act(given["act"]), "undoes": tuple(given["undoes"])})
 
 
+def ends_first(order: KillOrder) -> tuple[bool, KillOrder]:
+    """Sorts orders for whoever writes or sends them one by one: nobody may see a kill without its end where that is known."""
+    return order.act is Act.KILL, order
+
+
 @dataclass(frozen=True)
 class Kills:
     """Every order that somebody knows of, by id."""
@@ -103,10 +106,10 @@ class Kills:
 
     @classmethod
     def of(cls, orders: Iterable[KillOrder]) -> Kills:
-        """Of two different orders under one id the greater counts, whatever came first."""
+        """Of two different orders under one id the greater counts, whatever came first; what unkills undo adds up."""
         found: dict[str, KillOrder] = {}
         for order in orders:
-            found[order.order_id] = max(order, found.get(order.order_id, order))
+            found[order.order_id] = _either(order, found.get(order.order_id, order))
         return cls(found)
 
     def join(self, other: Kills) -> Kills:
@@ -120,13 +123,18 @@ class Kills:
 
     @cached_property
     def digest(self) -> str:
-        """Names the whole set: two holders with the same digest know the same."""
-        return sha256(json.dumps(sorted((o.order_id, o.epoch) for o in self.orders.values())).encode()).hexdigest()
+        """Names what the set says (what stands, what is undone, how far epochs went), not in how many orders it is said."""
+        stands = [(o.order_id, o.epoch) for scope in sorted(self._standing) for o in self._standing[scope]]
+        epochs = {scope: max(o.epoch for o in orders) for scope, orders in self._by_scope.items()}
+        return sha256(json.dumps([stands, sorted(self._undone), sorted(epochs.items())]).encode()).hexdigest()
+
+    @cached_property
+    def _undone(self) -> frozenset[tuple[str, str]]:
+        return frozenset((o.scope, kill) for o in self.orders.values() for kill in o.undoes)
 
     @cached_property
     def _standing(self) -> Mapping[str, tuple[KillOrder, ...]]:
-        undone = {(o.scope, kill) for o in self.orders.values() for kill in o.undoes}
-        kills = sorted(o for o in self.orders.values() if o.act is Act.KILL and (o.scope, o.order_id) not in undone)
+        kills = sorted(o for o in self.orders.values() if o.act is Act.KILL and (o.scope, o.order_id) not in self._undone)
         return {scope: tuple(o for o in kills if o.scope == scope) for scope in {o.scope for o in kills}}
 
     @cached_property
@@ -152,6 +160,28 @@ class Kills:
     def epoch_of(self, route: str) -> int:
         """The highest epoch of an order about a route, undone ones included: a snapshot below it is older than the order."""
         return max((o.epoch for o in self.about(route)), default=0)
+
+    def compacted(self, before: float) -> Kills:
+        """The same switches in fewer orders: what stands, what is undone and every epoch stay as they are.
+
+        Of each scope the kills that were undone go, and one unkill is left that names them all, so that none of them comes back
+        from a replica or a backup that has not heard of its end.
+
+        Args:
+            before: seconds since the epoch; orders taken later stay as they are.
+        """
+        kept = dict(self.orders)
+        for orders in self._by_scope.values():
+            old = [o for o in orders if o.act is Act.UNKILL and o.at < before]
+            if not old:
+                continue
+            last, undone = max(old), {kill for o in old for kill in o.undoes}
+            for order in orders:
+                ended = order.order_id in undone or order.act is Act.UNKILL
+                if ended and order.at < before and order.epoch <= last.epoch:
+                    del kept[order.order_id]
+            kept[last.order_id] = replace(last, undoes=tuple(sorted(undone)))
+        return Kills(kept)
 
     def kill(self, scope: str, reason: str, actor: str, now: float, order_id: str, *, above: int = 0) -> KillOrder:
         """The next order that kills.
@@ -235,6 +265,18 @@ def read_kill_file(text: str) -> dict[str, str]:
     return found
 
 
+def _either(one: KillOrder, other: KillOrder) -> KillOrder:
+    """Of two orders under one id: the greater kill, else the greater unkill with what both undo; in any order of arrival."""
+    if one == other:
+        return one
+    if kills := [o for o in (one, other) if o.act is Act.KILL]:
+        return max(kills)
+    return replace(
+        max(one, other, key=lambda o: (o.epoch, o.scope, o.reason, o.actor, o.at)),
+        undoes=tuple(sorted({*one.undoes, *other.undoes})),
+    )
+
+
 def _short(text: object, longest: int = MAX_TEXT) -> bool:
     return isinstance(text, str) and 0 < len(text) <= longest and bool(text.strip()) and "\x00" not in text and _encodes(text)
 
@@ -246,42 +288,3 @@ def _encodes(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-@dataclass(frozen=True, slots=True)
-class Propagation:
-    """How fast a kill reached the clients, by their own word.
-
-    Args:
-        connected: clients that were heard of shortly before.
-        acknowledged: those that said they hold it, and `seconds` how long after the order at the latest, rising.
-        missed: those that did not, by name.
-    """
-
-    connected: int
-    acknowledged: int
-    seconds: tuple[float, ...]
-    missed: tuple[str, ...]
-
-    @classmethod
-    def of(cls, connected: Collection[str], reached: Mapping[str, float]) -> Propagation:
-        """From the clients that were there, and the seconds of those that acknowledged."""
-        missed = tuple(sorted(set(connected) - set(reached)))
-        return cls(len({*connected, *reached}), len(reached), tuple(sorted(reached.values())), missed)
-
-    def quantile(self, share: float) -> float | None:
-        """Seconds within which that share of the acknowledgements came (nearest rank); None without any."""
-        if not self.seconds:
-            return None
-        return self.seconds[max(0, math.ceil(share * len(self.seconds)) - 1)]
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain JSON values; of the missed, the first few."""
-        return {
-            "connected": self.connected,
-            "acknowledged": self.acknowledged,
-            "p50_seconds": self.quantile(0.5),
-            "p99_seconds": self.quantile(0.99),
-            "max_seconds": self.quantile(1.0),
-            "missed": list(self.missed[:MAX_NAMED]),
-        }

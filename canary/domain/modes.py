@@ -45,8 +45,11 @@ class GateMode:
     why: str
 
 
-# Gates that certify one stratum alone; the others judge both together, and have no mode of a stratum.
+# Gates about one stratum alone; the others judge all that the flag takes, and have no mode of a stratum. The first two are there
+# for a left-out stratum only: what the losslessness e-value would say about it, which never kills.
 STRATUM_GATES: Mapping[str, str] = {
+    "losslessness_sampled": "sampled",
+    "losslessness_greedy": "greedy",
     "bank_certificate": "sampled",
     "pit_certificate": "sampled",
     "request_certificate": "sampled",

@@ -24,6 +24,13 @@ TOLD = (
     "decided",
     "acknowledged",
     "connected",
+    "level",
+    "day",
+    "requests_per_day",
+    "e_value",
+    "alpha",
+    "untested",
+    "pairs",
 )
 MOST_TEXT = 200
 FIRST_SECONDS = 2.0

@@ -31,8 +31,11 @@ def unkill(rollout: Rollout, policy: Policy, now: float, *, reason: str = "a per
     return _again(rollout, policy, now, "unkill", reason)
 
 
-def retry(rollout: Rollout, policy: Policy, now: float, *, reason: str) -> Step:
+def retry(rollout: Rollout, policy: Policy, now: float, *, reason: str, at_once: bool = False) -> Step:
     """A person opens the next attempt of a rolled back or held rollout, in shadow.
+
+    Args:
+        at_once: the person ends the cool-down, too; the epoch's attempts stay counted and limited.
 
     Raises:
         UsageError: no reason given.
@@ -45,14 +48,17 @@ def retry(rollout: Rollout, policy: Policy, now: float, *, reason: str) -> Step:
     if rollout.state not in (State.ROLLED_BACK, State.HELD):
         raise ConflictError(f"a rollout in state {rollout.state.value} has nothing to retry", where=where)
     limits, left = policy.limits, cooled_at(rollout, policy) - now
-    if rollout.state is State.ROLLED_BACK and rollout.rollbacks >= limits.max_attempts:
+    if (at_once or rollout.state is State.ROLLED_BACK) and rollout.rollbacks >= limits.max_attempts:
         raise ConflictError(
             f"{rollout.rollbacks} of {limits.max_attempts} attempts of this epoch were rolled back",
             where=where,
             remedy="Apply another policy, or run another engine; the same one is not tried again.",
         )
+    if at_once:
+        return _again(replace(rollout, cool_until=min(rollout.cool_until, now)), policy, now, "retry", reason, code="retry_now")
     if rollout.state is State.ROLLED_BACK and left > 0:
-        raise ConflictError(f"the cool-down ends in {left:.0f} s", where=where, remedy="Retry then.")
+        remedy = "Retry then, or let somebody who may approve end the cool-down: canary rollouts retry ROUTE --now --reason WHY."
+        raise ConflictError(f"the cool-down ends in {left:.0f} s", where=where, remedy=remedy)
     return _again(rollout, policy, now, "retry", reason)
 
 
@@ -147,13 +153,13 @@ def _require_asked(rollout: Rollout, policy: Policy) -> None:
         raise ConflictError("the next stage asks for no approval", where=where, remedy="Nothing to answer.")
 
 
-def _again(rollout: Rollout, policy: Policy, now: float, kind: str, reason: str) -> Step:
-    """Shadow once more, with the next attempt."""
+def _again(rollout: Rollout, policy: Policy, now: float, kind: str, reason: str, code: str = "") -> Step:
+    """Shadow once more, with the next attempt; `code` is what the audit log calls it where that is not its kind."""
     if rollout.state is State.ARCHIVED:
         raise ConflictError("the rollout is archived", where=f"rollouts/{rollout.route}", remedy="Apply a policy to start again.")
     state = State.SHADOW if rollout.epoch else State.PENDING
     new = replace(enter(rollout, policy, 0, now), state=state, attempt=rollout.attempt + 1, assessed_at=None, killed=False)
-    return written(rollout, replace(new, reason=f"{kind}: {_need(reason, rollout)}"), policy, now, kind, kind)
+    return written(rollout, replace(new, reason=f"{code or kind}: {_need(reason, rollout)}"), policy, now, kind, code or kind)
 
 
 def _need(reason: str, rollout: Rollout) -> str:

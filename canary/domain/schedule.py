@@ -55,11 +55,25 @@ class JobRun:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class JobOrder:
+    """A run that a person asked for and that nobody has carried out yet.
+
+    Args:
+        asked_at: seconds since the epoch.
+    """
+
+    job: str
+    actor: str
+    asked_at: float
+
+
 JOBS: dict[str, Job] = {
     job.name: job
     for job in (
         Job("assessment", "fold, decide and publish every route", every=1.0, quiet=True),
         Job("delivery", "send what is due to webhooks", every=1.0, quiet=True),
+        Job("shadow_runs", "open the shadow runs that a policy's schedule asks for", every=10.0, quiet=True),
         Job("partitions", "make the coming week's daily partitions", every=3_600.0),
         Job("key_expiry", "end keys whose time is over, and forget old answers", every=3_600.0),
         Job("retention", "drop prompt content and numbers past their lifetimes", cron="15 3 * * *"),

@@ -12,7 +12,7 @@ from typing import Any
 
 from canary.domain.errors import NotFoundError
 from canary.domain.live_policy import Structured
-from canary.domain.pairs import DrafterKind
+from canary.domain.pairs import DrafterKind, Scheme
 from canary.domain.policy import Policy
 from canary.domain.rollout import Rollout
 from canary.flow.ports import EngineInfo, Transaction
@@ -72,6 +72,7 @@ def context(policy: Policy, attempt: int, engine: EngineInfo, calibration: Calib
         structured=policy.structured is not None,
         structured_note="" if policy.structured is None else form_note(policy.structured, engine),
         memory=engine.memory,
+        scheme=Scheme(policy.subject.drafter.verification),
         max_requests=policy.limits.max_requests,
     )
 
@@ -85,8 +86,8 @@ def form_note(structured: Structured, engine: EngineInfo) -> str:
 
 
 def controlled(policy: Policy, ctx: Context) -> ControlledBattery:
-    """The candidate's whole battery for one attempt, and the A/A arm's."""
-    return ControlledBattery(ctx, asked=policy.shadow.control_rate > 0)
+    """The candidate's whole battery for one attempt, the A/A arm's, and what is left out of both."""
+    return ControlledBattery(ctx, asked=policy.shadow.control_rate > 0, left_out=policy.left_out)
 
 
 def calibrated(ctx: Context, calibration: Calibration) -> Context:

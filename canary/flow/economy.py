@@ -63,7 +63,7 @@ def opened(built: ControlledBattery, policy: Policy, rollout: Rollout, record: M
     if policy.economy == "carry" or rollout.stage == 0:
         return WHOLE_ATTEMPT
     stage, number, kept = policy.stages[rollout.stage].name, rollout.stage + 1, record.get("economy")
-    window = Window(built.main, number)
+    window = Window(built.main, number, built.counts)
     if kept is not None and (kept["stage"], kept["number"]) == (stage, number):
         return Economy(window, WindowState.from_json(kept))
     return Economy(window, window.start(stage, folded), entered=True)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from canary.domain.notices import Notice, NoticeState
-from canary.domain.schedule import JobRun
+from canary.domain.schedule import JobOrder, JobRun
+from canary.domain.shadow_run import ShadowRun
 
 
 class NoticeStore(Protocol):
@@ -41,6 +42,29 @@ class JobStore(Protocol):
 
     def pause(self, job: str, paused: bool) -> None:
         """Pause a job, or let it run again."""
+
+    def ask(self, order: JobOrder) -> bool:
+        """Keep the order; False where one for that job waits already."""
+
+    def orders(self) -> list[JobOrder]:
+        """What waits to be run, the oldest first."""
+
+    def settle(self, order: JobOrder) -> None:
+        """Forget an order that was carried out; a younger one for the same job stays."""
+
+
+class ShadowRunStore(Protocol):
+    def open(self, run: ShadowRun) -> bool:
+        """Keep a new run; False where its scheduled time has one."""
+
+    def newest(self, route: str) -> ShadowRun | None:
+        """The route's run of the newest scheduled time."""
+
+    def put(self, run: ShadowRun) -> None:
+        """Write what a run has taken."""
+
+    def forget(self, before: float) -> int:
+        """Drop runs that ended before a moment; returns how many."""
 
 
 class LeaderStore(Protocol):

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from canary.domain.kills import DRILL, KillOrder, Propagation
+from canary.domain.kills import DRILL, KillOrder
+from canary.domain.propagation import Propagation
 from canary.flow.ports import Store
 
 WAIT_SECONDS = 10.0

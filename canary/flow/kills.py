@@ -1,6 +1,6 @@
 """The kill switch in the store: kill orders are settled here, each exactly once, and undone only by a person.
 
-Taking a kill never waits for this: `api.kills` has it in memory and on disk before the store is asked.
+Taking a kill never waits for this: `canary.kills` has it in memory and on disk before the store is asked.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from canary.domain.errors import CanaryError, ConflictError, KilledError, RequestError
 from canary.domain.flag import Flag
-from canary.domain.kills import ALL, DRILL, Act, KillOrder, Kills
+from canary.domain.kills import ALL, DRILL, Act, KillOrder, Kills, ends_first
 from canary.domain.moves import facts_of
 from canary.domain.orders import unkill as stepped_unkill
 from canary.domain.rollout import Rollout
@@ -69,7 +69,7 @@ def kill_all(store: Store, reason: str, actor: str, now: float) -> KillOrder:
 
 
 def settle(store: Store, known: Kills, orders: Sequence[KillOrder], now: float) -> list[KillOrder]:
-    """Write orders that were taken elsewhere, oldest epoch first, each with its audit events in a transaction of its own.
+    """Write orders that were taken elsewhere, what ends a kill before it, each with its audit events in a transaction of its own.
 
     Args:
         known: every order that is known where they come from; of a kill that was undone since, only the record is written.
@@ -79,7 +79,7 @@ def settle(store: Store, known: Kills, orders: Sequence[KillOrder], now: float) 
         Those that were new to the store.
     """
     new = []
-    for order in sorted(orders):
+    for order in sorted(orders, key=ends_first):
         with store.transaction() as tx:
             killed = known.standing(order.scope)
             # Rollouts are locked before the order is added: the other way round two writers could wait for each other.
@@ -144,14 +144,6 @@ def unkill_all(store: Store, reason: str, actor: str, now: float) -> list[Rollou
         tx.audit.append(ALL, order.act.value, actor, body, now)
         tx.commit()
     return revived
-
-
-def obey(store: Store, known: Kills, now: float) -> list[KillOrder]:
-    """Settle what a process without an API knows from its disk; returns what was new to the store."""
-    with store.transaction() as tx:
-        settled = {order.order_id for _, order in tx.kills.after(0)}
-    missing = [order for order in known.orders.values() if order.order_id not in settled]
-    return settle(store, known, missing, now) if missing else []
 
 
 def orders_about(tx: Transaction, route: str) -> Kills:

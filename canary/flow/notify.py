@@ -65,8 +65,14 @@ def tell(tx: Transaction, policy: Policy, kind: str, body: Mapping[str, object],
     return [] if event is None else tell_event(tx, policy, event, {"kind": kind, **body}, now)
 
 
-def tell_event(tx: Transaction, policy: Policy, event: str, body: Mapping[str, object], now: float) -> list[Notice]:
+def tell_event(
+    tx: Transaction, policy: Policy, event: str, body: Mapping[str, object], now: float, *, key: str = ""
+) -> list[Notice]:
     """As `tell`, of an event that has no audit event of its own, such as `budget` and `coverage`.
+
+    Args:
+        key: what is told once for ever, of this route and event, whatever else the body says; without one the body and the time
+            are the key.
 
     Raises:
         ValueError: there is no such event.
@@ -78,7 +84,7 @@ def tell_event(tx: Transaction, policy: Policy, event: str, body: Mapping[str, o
         "policy": policy.content_hash,
         **facts(body),
     }
-    made = [_notice(target, event, policy.route, said, now) for target in told(policy.notify, event)]
+    made = [_notice(target, event, policy.route, said, now, key) for target in told(policy.notify, event)]
     tx.notices.add(made)
     return made
 
@@ -123,8 +129,8 @@ def _after(notice: Notice, error: str, now: float, dead_after: float) -> Notice:
     return replace(notice, tries=tries, state=state, error=error[:MOST_ERROR], due_at=due)
 
 
-def _notice(target: str, event: str, route: str, said: Mapping[str, object], now: float) -> Notice:
+def _notice(target: str, event: str, route: str, said: Mapping[str, object], now: float, key: str) -> Notice:
     """The id is a digest of what is told and to whom, so that the same event is never two notices."""
-    identity = chain.digest([target, dict(said)])[:32]
+    identity = chain.digest([target, route, event, key] if key else [target, dict(said)])[:32]
     body = json.dumps({"id": identity, **said}, sort_keys=True, separators=(",", ":"))
     return Notice(identity, target, event, route, body, now, now)

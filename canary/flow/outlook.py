@@ -76,6 +76,6 @@ class Outlook:
     def add(self, pair: Pair) -> None:
         """Fold one pair of the batch, if it is the next ordinal; another worker's gap leaves the outlook as it was."""
         if pair.ordinal == self._state.folded:
-            item = FoldItem(pair.ordinal, pair.increments or None, pair.calibration_hash, stored_at=0.0, control=pair.control)
+            item = FoldItem(pair.ordinal, pair.increments or None, pair.calibration_hash, 0.0, pair.control, pair.stratum)
             self._state = self._battery.fold(self._state, [item])
             self._economy = self._economy.fold([item])

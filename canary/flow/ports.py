@@ -19,8 +19,10 @@ from canary.flow.access_ports import KeyStore as KeyStore
 from canary.flow.job_ports import JobStore as JobStore
 from canary.flow.job_ports import LeaderStore as LeaderStore
 from canary.flow.job_ports import NoticeStore as NoticeStore
+from canary.flow.job_ports import ShadowRunStore as ShadowRunStore
 from canary.flow.rollout_ports import FlagStore as FlagStore
 from canary.flow.rollout_ports import KillStore as KillStore
+from canary.flow.rollout_ports import PinStore as PinStore
 from canary.flow.rollout_ports import PolicyStore as PolicyStore
 from canary.flow.rollout_ports import Proposal as Proposal
 from canary.flow.rollout_ports import ProposalStore as ProposalStore
@@ -153,6 +155,9 @@ class PromptStore(Protocol):
     def recent(self, route: str, limit: int) -> list[Prompt]:
         """The route's newest prompts whose content is still kept, in order of arrival."""
 
+    def of_pair(self, pair_id: str) -> Prompt | None:
+        """What both arms of a pair answered; None where its content is no longer kept."""
+
 
 class MirroredStore(Protocol):
     def add(self, counts: Sequence[MirrorCount]) -> None:
@@ -193,6 +198,9 @@ class ClaimStore(Protocol):
 
     def finish(self, claim: Claim, *, failed: bool) -> bool:
         """Mark the claim paired or failed; False if the lease was lost meanwhile."""
+
+    def given(self, route: str, epoch: str, attempt: int) -> int:
+        """Ordinals that the attempt has given so far, which is also the next one."""
 
     def open_count(self, route: str, epoch: str, attempt: int) -> int:
         """Claims that are neither paired nor failed."""
@@ -259,6 +267,7 @@ class Transaction(Protocol):
     evidence: EvidenceStore
     rollouts: RolloutStore
     flags: FlagStore
+    pins: PinStore
     kills: KillStore
     policies: PolicyStore
     proposals: ProposalStore
@@ -267,6 +276,7 @@ class Transaction(Protocol):
     answers: AnswerStore
     notices: NoticeStore
     jobs: JobStore
+    shadow_runs: ShadowRunStore
     leaders: LeaderStore
 
     def commit(self) -> None: ...

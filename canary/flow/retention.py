@@ -70,5 +70,6 @@ def retain(store: Store, days: Days | None, lifetimes: Lifetimes, now: float) ->
         blanked = days.blank_days(today - timedelta(days=lifetimes.content))
     with store.transaction() as tx:
         notices, runs = tx.notices.forget(now - NOTICE_DAYS * DAY), tx.jobs.forget(now - RUN_DAYS * DAY)
+        tx.shadow_runs.forget(now - RUN_DAYS * DAY)
         tx.commit()
     return f"dropped {len(dropped)} partitions, emptied {blanked} pairs, forgot {notices} notices and {runs} job runs"

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from canary.domain.flag import Flag, Snapshot
 from canary.domain.kills import KillOrder
+from canary.domain.pins import Pin
 from canary.domain.rollout import Rollout
 
 
@@ -28,6 +29,17 @@ class FlagStore(Protocol):
         """Write the flag and raise the snapshot version."""
 
     def snapshot(self, now: float) -> Snapshot: ...
+
+
+class PinStore(Protocol):
+    def list(self, route: str) -> list[Pin]:
+        """A route's pins, by unit."""
+
+    def put(self, pin: Pin) -> None:
+        """Pin the unit, whatever it was pinned to."""
+
+    def drop(self, route: str, unit: str) -> None:
+        """Forget a unit's pin; none is fine."""
 
 
 class KillStore(Protocol):

@@ -14,7 +14,7 @@ from canary.flow import arms
 from canary.flow.ports import ArmRequest, Observer, ShadowEngine
 
 
-def blocks(controls: Sequence[bool], shadow: Shadow) -> dict[int, tuple[int, ...]]:
+def blocks(controls: Sequence[bool | None], shadow: Shadow) -> dict[int, tuple[int, ...]]:
     """The blocks of one batch: the place of each block's first request -> places of all of them.
 
     Candidates' requests form blocks of exactly `timing_concurrency`, in their order. What is left over is not timed: it would run
@@ -23,7 +23,8 @@ def blocks(controls: Sequence[bool], shadow: Shadow) -> dict[int, tuple[int, ...
     seats run the same block, so that either is as likely to be faster at any size.
 
     Args:
-        controls: of every request, whether its pair is an A/A pair.
+        controls: of every request, whether its pair is an A/A pair; None for one that is not timed at all, since its stratum gets
+            no candidate traffic.
     """
     found = {}
     for control, size in ((False, shadow.timing_concurrency), (True, min(shadow.timing_concurrency, shadow.control_rows))):

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC
+from contextlib import suppress
+from datetime import UTC, datetime
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -17,13 +18,15 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from canary.domain.errors import CanaryError
-from canary.domain.schedule import JOBS, Job
+from canary.domain.schedule import JOBS, Job, JobOrder
 from canary.flow.leading import Leadership
 from canary.flow.ports import Observer, Store
 from canary.flow.tools.jobs import Runner, Work
 
 MISFIRE_SECONDS = 30
 MISFIRE_CRON_SECONDS = 3_600
+ORDERS = "orders"  # not a job of `domain.schedule`: it looks for what people ask for
+ORDERS_SECONDS = 1.0
 
 
 class Scheduler:
@@ -50,7 +53,7 @@ class Scheduler:
         # One thread a job: a drill that takes hours, or a receiver that does not answer, holds up nothing else.
         self._scheduler = BackgroundScheduler(
             timezone=UTC,
-            executors={"default": ThreadPoolExecutor(max(1, len(work)))},
+            executors={"default": ThreadPoolExecutor(len(work) + 1)},
             job_defaults={"coalesce": True, "max_instances": 1},
         )
         for name in work:
@@ -59,6 +62,10 @@ class Scheduler:
             self._scheduler.add_job(
                 self.fire, trigger_of(job), args=[name], id=name, misfire_grace_time=grace, replace_existing=True
             )
+
+        self._scheduler.add_job(
+            self.obey, IntervalTrigger(seconds=ORDERS_SECONDS, timezone=UTC), id=ORDERS, misfire_grace_time=MISFIRE_SECONDS
+        )
 
     def start(self) -> None:
         self._leadership.start()
@@ -75,7 +82,8 @@ class Scheduler:
         if not self._leadership.leads:
             return
         try:
-            run = self._runner.run(name)
+            order = next((order for order in self._runner.orders() if order.job == name), None)
+            run = self._runner.run(name, order=order)
         except CanaryError as error:
             if name not in self._failing:
                 self._observer.note("job_failed", job=name, code=error.code, error=str(error))
@@ -87,6 +95,20 @@ class Scheduler:
             self._failing.discard(name)
         else:
             self._failing.add(name)
+
+    def obey(self) -> None:
+        """Run what people have asked for, as if it were due now; a job that runs already is asked for again at the next look."""
+        if not self._leadership.leads:
+            return
+        orders: list[JobOrder] = []
+        with suppress(CanaryError):  # a store that is away is noted by every other job
+            orders = self._runner.orders()
+        for order in orders:
+            with suppress(CanaryError):
+                if self._scheduler.get_job(order.job) is None:
+                    self._runner.run(order.job, order=order)
+                else:
+                    self._scheduler.modify_job(order.job, next_run_time=datetime.now(UTC))
 
 
 def trigger_of(job: Job) -> BaseTrigger:

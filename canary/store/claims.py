@@ -81,6 +81,12 @@ class Claims:
         )
         return done.rowcount == 1
 
+    def given(self, route: str, epoch: str, attempt: int) -> int:
+        """Ordinals that the attempt has given so far, which is also the next one."""
+        newest = select(claims.c.ordinal).where(of_attempt(route, epoch, attempt)).order_by(claims.c.ordinal.desc()).limit(1)
+        last = self._connection.scalars(newest).first()
+        return 0 if last is None else last + 1
+
     def open_count(self, route: str, epoch: str, attempt: int) -> int:
         """Claims that are neither paired nor failed."""
         statement = select(func.count()).where(of_attempt(route, epoch, attempt), claims.c.state.in_(OPEN))

@@ -1,4 +1,4 @@
-"""The tables of flags and of the kill switch, beside the others (`tables`) and in the same metadata."""
+"""The tables of flags, their pins and the kill switch, beside the others (`tables`) and in the same metadata."""
 
 from __future__ import annotations
 
@@ -28,6 +28,21 @@ flag_versions = Table(
     Column("id", SmallInteger, primary_key=True, autoincrement=False),
     Column("version", BigInteger, nullable=False),
     CheckConstraint("id = 1", name="one_row"),
+)
+
+# What a person ordered; the flag's `details` carry those in force.
+pins = Table(
+    "pins",
+    metadata,
+    Column("route", Text, primary_key=True),
+    Column("unit", Text, primary_key=True),
+    Column("variant", Text, nullable=False),
+    Column("epoch", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("pinned_at", Double, nullable=False),
+    Column("expires_at", Double),
+    CheckConstraint("variant in ('baseline', 'candidate')", name="variant"),
 )
 
 kill_orders = Table(

@@ -1,4 +1,4 @@
-"""What jobs did and which of them are paused, with their tables."""
+"""What jobs did, which of them are paused and which a person wants run, with their tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert
 
-from canary.domain.schedule import JobRun, Outcome
+from canary.domain.schedule import JobOrder, JobRun, Outcome
+from canary.store.packing import scrub
 from canary.store.tables import metadata
 
 job_runs = Table(
@@ -36,6 +37,15 @@ job_runs = Table(
 )
 
 job_states = Table("job_states", metadata, Column("job", Text, primary_key=True), Column("paused", Boolean, nullable=False))
+
+# One row a job: a second order before the first was begun is the same wish.
+job_orders = Table(
+    "job_orders",
+    metadata,
+    Column("job", Text, primary_key=True),
+    Column("actor", Text, nullable=False),
+    Column("asked_at", Double, nullable=False),
+)
 
 
 class JobRuns:
@@ -67,3 +77,19 @@ class JobRuns:
         """Pause a job, or let it run again."""
         values = insert(job_states).values(job=job, paused=paused)
         self._connection.execute(values.on_conflict_do_update(index_elements=["job"], set_={"paused": paused}))
+
+    def ask(self, order: JobOrder) -> bool:
+        """Keep the order; False where one for that job waits already."""
+        values = {"job": order.job, "actor": scrub(order.actor), "asked_at": order.asked_at}
+        kept = insert(job_orders).values(values).on_conflict_do_nothing().returning(job_orders.c.job)
+        return self._connection.execute(kept).first() is not None
+
+    def orders(self) -> list[JobOrder]:
+        """What waits to be run, the oldest first."""
+        found = self._connection.execute(select(job_orders).order_by(job_orders.c.asked_at, job_orders.c.job))
+        return [JobOrder(r.job, r.actor, r.asked_at) for r in found]
+
+    def settle(self, order: JobOrder) -> None:
+        """Forget an order that was carried out; a younger one for the same job stays."""
+        one = (job_orders.c.job == order.job) & (job_orders.c.asked_at == order.asked_at)
+        self._connection.execute(delete(job_orders).where(one))

@@ -76,11 +76,10 @@ def pack_understood(prompt: Prompt) -> bytes:
 def unpack_prompt(body: bytes, understood: bytes) -> Prompt:
     """The prompt as it was given to `add_many`."""
     fields = json.loads(inflate(understood))
-    params = fields.pop("params")
-    params["stop"] = tuple(params["stop"])
+    params = SamplingParams.from_json(fields.pop("params"))
     messages = tuple(_unpack_message(*packed) for packed in fields.pop("messages"))
     form = AnswerForm(**fields.pop("form", {}))
-    return Prompt(body=inflate(body), messages=messages, params=SamplingParams(**params), form=form, **fields)
+    return Prompt(body=inflate(body), messages=messages, params=params, form=form, **fields)
 
 
 def _pack_message(message: Message) -> list[Any]:

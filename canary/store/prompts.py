@@ -12,7 +12,7 @@ from sqlalchemy import Connection, and_, func, select, text
 
 from canary.domain.traffic import Prompt
 from canary.store.packing import deflate, moment, pack_understood, prompt_key, scrub, unpack_prompt
-from canary.store.tables import prompt_keys, prompts
+from canary.store.tables import claims, prompt_keys, prompts
 
 # Held to the end of the transaction, so that sequence numbers become visible in their own order: a claim may then look only
 # beyond the last one that it has seen.
@@ -97,6 +97,17 @@ class Prompts:
             .limit(limit)
         ).all()
         return [unpack_prompt(row.body, row.understood) for row in reversed(found)]
+
+    def of_pair(self, pair_id: str) -> Prompt | None:
+        """What both arms of a pair answered; None where its content is no longer kept."""
+        content = and_(prompts.c.seq == prompt_keys.c.seq, prompts.c.received_at == prompt_keys.c.received_at)
+        row = self._connection.execute(
+            select(prompts.c.body, prompts.c.understood)
+            .join(prompt_keys, content)
+            .join(claims, claims.c.seq == prompt_keys.c.seq)
+            .where(claims.c.pair_id == pair_id)
+        ).first()
+        return None if row is None else unpack_prompt(row.body, row.understood)
 
     def _copy(self, rows: dict[int, tuple[bytes, Prompt]], now: float) -> None:
         driver = self._connection.connection.driver_connection

@@ -26,11 +26,13 @@ from canary.store.observations import Observations
 from canary.store.outbox import Notices
 from canary.store.pairs import Pairs
 from canary.store.partitions import blank_days, drop_days, ensure_partitions
+from canary.store.pins import Pins
 from canary.store.policies import Policies
 from canary.store.problems import read_url, translated
 from canary.store.prompts import Prompts
 from canary.store.proposals import Proposals
 from canary.store.rollouts import Rollouts
+from canary.store.shadow_runs import ShadowRuns
 
 # A process that is stopped inside a transaction must not keep a route's row lock: a kill waits behind it.
 SESSION_OPTIONS = "-c idle_in_transaction_session_timeout=30s -c lock_timeout=40s"
@@ -47,6 +49,7 @@ class PostgresTransaction:
     evidence: ports.EvidenceStore
     rollouts: ports.RolloutStore
     flags: ports.FlagStore
+    pins: ports.PinStore
     kills: ports.KillStore
     policies: ports.PolicyStore
     proposals: ports.ProposalStore
@@ -55,6 +58,7 @@ class PostgresTransaction:
     answers: ports.AnswerStore
     notices: ports.NoticeStore
     jobs: ports.JobStore
+    shadow_runs: ports.ShadowRunStore
     leaders: ports.LeaderStore
 
     def __init__(self, connection: Connection) -> None:
@@ -67,6 +71,7 @@ class PostgresTransaction:
         self.evidence = EvidenceRows(connection)
         self.rollouts = Rollouts(connection)
         self.flags = Flags(connection)
+        self.pins = Pins(connection)
         self.kills = KillOrders(connection)
         self.policies = Policies(connection)
         self.proposals = Proposals(connection)
@@ -75,6 +80,7 @@ class PostgresTransaction:
         self.answers = Answers(connection)
         self.notices = Notices(connection)
         self.jobs = JobRuns(connection)
+        self.shadow_runs = ShadowRuns(connection)
         self.leaders = Leaders(connection)
 
     def commit(self) -> None:

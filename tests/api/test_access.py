@@ -25,7 +25,14 @@ from tests.api.keyed import application, bearer, client, key_for
 from tests.api.served import NOW, Notes, add_route
 
 # What stands for a path's parameter.
-FILL = {"route": "math", "key": "specdec.math", "key_id": "0123456789ab", "pair_id": "none"}
+FILL = {
+    "route": "math",
+    "key": "specdec.math",
+    "key_id": "0123456789ab",
+    "pair_id": "none",
+    "name": "retention",
+    "unit": "tenant-1",
+}
 
 
 @pytest.fixture

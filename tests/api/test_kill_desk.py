@@ -13,13 +13,13 @@ import uvicorn
 
 from canary.api.app import create_app
 from canary.api.holders import MAX_CLIENTS, Holders
-from canary.api.peers import TOKEN_HEADER, read_peers
 from canary.cli.serve import bind
 from canary.domain.errors import UnreachableError, UsageError
 from canary.domain.flag import Snapshot
 from canary.domain.kills import DRILL
 from canary.flow.ports import Store
 from canary.inmemory import InMemoryStore
+from canary.kills.replicas import TOKEN_HEADER, read_peers
 from tests.api.served import NOW, Answer, Notes, add_route, call, post_json, set_weight
 
 TOKEN = "a shared secret of this test"

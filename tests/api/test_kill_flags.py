@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from canary.api.board import KillBoard
 from canary.api.flags import FlagCache
-from canary.api.settler import Settler
-from canary.domain.flag import Flag, resolve
+from canary.api.kept_flags import KeptFlags
+from canary.domain.flag import Flag, Snapshot, joined, resolve
 from canary.flow.kills import kill, unkill
 from canary.flow.ports import Store
 from canary.inmemory import InMemoryStore
+from canary.kills.board import KillBoard
+from canary.kills.settler import Settler
 from tests.api.served import NOW, Away, Clock, Notes, add_route, set_weight
 
 
@@ -212,3 +213,49 @@ def test_a_flag_that_a_policy_killed_keeps_its_own_reason() -> None:
     assert published is not None
     flag: Flag = published.snapshot.flags["math"]
     assert (flag.kill_reason, flag.kill_epoch) == ("safety_failed: x", 5)
+
+
+def test_clients_take_back_a_kill_that_was_only_a_file_nobody_could_read(tmp_path: Path) -> None:
+    """A3.19, A5.12: the store's version does not rise with it, so the kill epoch must; the kill's record moves no rollout."""
+    inner = filled()
+    cache = cache_on(inner, tmp_path)
+    settler = Settler(inner, Notes(), cache.board, cache, clock=lambda: NOW)
+    cache.refresh()
+    seen = [cache.published]
+    (tmp_path / "kill").mkdir()
+    cache.board.look()
+    seen.append(cache.published)
+    (tmp_path / "kill").rmdir()
+    cache.board.look()
+    assert settler.round()
+    seen.append(cache.published)
+    held: Snapshot | None = None
+    reasons = []
+    for published in seen:
+        assert published is not None
+        held = joined(held, published.snapshot)
+        reasons.append((resolve(held, "math", "u").reason, resolve(held, "dead", "u").reason))
+    assert reasons == [("STATIC", "DISABLED"), ("DISABLED", "DISABLED"), ("STATIC", "DISABLED")]
+    with inner.transaction() as tx:
+        assert [e["kind"] for e in tx.audit.list("*")] == ["kill_recorded", "unkill"], "its end first"
+        rollout = tx.rollouts.get("math")
+    assert rollout is not None
+    assert not rollout.killed
+
+
+def test_what_is_settled_is_kept_for_orders_that_are_known_only(tmp_path: Path) -> None:
+    """Orders that were compacted away do not stay behind in the file of the last flags."""
+    store = filled()
+    board = KillBoard(Notes(), tmp_path, lifetime=1.0, clock=lambda: NOW + 100)
+    cache = FlagCache(store, Notes(), clock=lambda: NOW + 100, monotonic=Clock(), board=board, home=tmp_path)
+    for _ in range(3):
+        unkill(store, "dead", "fine", "ada", NOW)
+        kill(store, "dead", "again", "ada", NOW)
+    cache.refresh()
+    assert cache.settled == board.known.orders.keys()
+    assert len(board.known.orders) == 2, "one kill that stands, and one unkill that names the three that are over"
+    kept = KeptFlags(tmp_path, Notes()).read()
+    assert kept is not None
+    assert kept.settled == cache.settled
+    assert Settler(store, Notes(), board, cache, clock=lambda: NOW).pending == 0
+    assert served(cache, "dead") == "DISABLED"

@@ -161,3 +161,22 @@ def test_a_server_that_stops_ends_its_streams(cache: FlagCache) -> None:
         assert late.sent[0]["status"] == 503
 
     asyncio.run(scenario())
+
+
+def test_a_stream_ends_after_a_while_so_that_its_client_opens_the_next_one(store: Store) -> None:
+    """An old key's stream does not go on for ever, and a new replica is found."""
+    cache = FlagCache(store, Notes(), clock=lambda: NOW)
+    streams = EventStreams(cache, 5, longest_seconds=0.02)
+    sent: list[dict[str, Any]] = []
+
+    async def never() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody comes")
+
+    async def keep(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(asyncio.wait_for(streams.serve({"query_string": b""}, never, keep), LIMIT_SECONDS))
+    assert sent[0]["status"] == 200
+    assert sent[-1] == {"type": "http.response.body", "body": b""}
+    assert streams.count == 0

@@ -361,3 +361,8 @@ def test_pairs_show_numbers_and_their_content_only_by_name() -> None:
         assert caller.get(content, headers=bearer(viewer)).status_code == 403
         shown = caller.get(content, headers=bearer(reader)).json()
         assert (shown["baseline"], shown["candidate"]) == (whole.baseline.text, whole.candidate.text)
+        assert [m["content"] for m in shown["prompt"]["messages"]] == [m.content for m in claims[0].prompt.messages]
+        assert shown["prompt"]["endpoint"] == claims[0].prompt.endpoint
+    with store.transaction() as tx:
+        events = tx.audit.list("math", 9, kind="content_read")
+    assert [(e["actor"], e["body"]["pair_id"]) for e in events] == [("operator@example.org", found[0]["pair_id"])]  # type: ignore[index]

@@ -37,7 +37,7 @@ def test_jobs_are_listed_run_paused_and_resumed(store: InMemoryStore, capsys: py
     with pytest.raises(typer.Exit) as ended:
         jobs.run("key_expiry", actor="ada", as_json=True)
     assert ended.value.exit_code == 0
-    assert json.loads(capsys.readouterr().out)["detail"] == "0 keys expired, 0 answers forgotten"
+    assert json.loads(capsys.readouterr().out)["detail"] == "0 keys and 0 pins expired, 0 answers forgotten"
     jobs.pause("drills", actor="ada", as_json=False)
     assert capsys.readouterr().out == "drills is paused.\n"
     jobs.list_(as_json=True)

@@ -6,11 +6,12 @@ import json
 import os
 import stat
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from canary.client import FlagClient, disk
+from canary.client import Event, EventKind, FlagClient, disk
 from canary.client.kill_file import KillFile
 from canary.domain.flag import Flag, Resolution, Snapshot
 from tests.client.test_client import Clock, eventually, foreign
@@ -133,6 +134,41 @@ def test_the_kill_file_is_watched(tmp_path: Path) -> None:
         assert client.resolve("math").variant == "candidate"
         kills.write_text("math\n")
         eventually(lambda: client.resolve("math").reason == "DISABLED")
+
+
+def test_a_line_that_is_taken_out_ends_its_kill_at_once_with_the_last_snapshot_as_it_was(tmp_path: Path) -> None:
+    """A3.19: a gateway's own file kills as long as the line is there; neither a new version nor a control plane is needed."""
+    kills, cache, told = tmp_path / "kill", tmp_path / "flags.json", list[Event]()
+    assert disk.write(cache, SNAPSHOT, "", time.time())
+    with FlagClient(NOBODY, start=False, cache=cache, kill_file=kills) as client:
+        client.listen(told.append)
+        before = client.snapshot
+        kills.write_text("math\nsplit\n")
+        client.refresh()
+        assert {client.resolve(r, "u").reason for r in ("math", "split")} == {"DISABLED"}
+        kills.write_text("split\n")
+        client.refresh()
+        assert client.resolve("math") == Resolution("candidate", "STATIC")
+        assert client.resolve("split", "u").reason == "DISABLED"
+        kills.write_text("# all is well\n")
+        client.refresh()
+        assert client.resolve("split", "u").reason == "SPLIT"
+        assert client.evaluate("specdec.math").value is True
+        assert client.snapshot == before
+        changed = [event.routes for event in told if event.kind is EventKind.CHANGED]
+        assert changed == [("math", "split"), ("math",), ("split",)]
+
+
+def test_a_line_that_is_taken_out_does_not_undo_a_kill_of_the_control_plane(tmp_path: Path) -> None:
+    kills, cache = tmp_path / "kill", tmp_path / "flags.json"
+    killed = replace(SNAPSHOT, flags={**SNAPSHOT.flags, "math": SNAPSHOT.flags["math"].switched(True, reason="manual: smoke")})
+    assert disk.write(cache, killed, "", time.time())
+    kills.write_text("math\n")
+    with FlagClient(NOBODY, start=False, cache=cache, kill_file=kills) as client:
+        kills.unlink()
+        client.refresh()
+        assert client.killed_here == frozenset()
+        assert client.resolve("math").reason == "DISABLED"
 
 
 def test_a_file_is_read_again_only_when_it_may_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

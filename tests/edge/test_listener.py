@@ -57,6 +57,7 @@ def test_without_an_id_one_is_made(served: tuple[Store, str]) -> None:
 
 
 def test_bytes_arrive_exactly_and_credentials_do_not(served: tuple[Store, str]) -> None:
+    """A3.25: a copy carries no credential that could bill or act."""
     store, url = served
     add_route(store, "exact")
     body = b'{ "messages":[{"role":"user","content":"\\u0000 \\ud83d\\ude00 \xc3\xa9"}],\r\n "model":"a","model":"b" }'

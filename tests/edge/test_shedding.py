@@ -67,6 +67,7 @@ def store() -> Store:
 
 
 def test_a_full_queue_sheds_with_retry_after_and_shutdown_loses_nothing(store: Store) -> None:
+    """A3.25: production never waits for the mirror, and what is shed is said."""
     stuck = Stuck(store)
     app = MirrorListener(stuck, Notes(), writer=Writer(stuck, capacity=2, batch_size=1))
     ask = Ask(app)
@@ -93,6 +94,7 @@ def test_a_full_queue_sheds_with_retry_after_and_shutdown_loses_nothing(store: S
 
 
 def test_held_bytes_are_bounded_and_given_back(store: Store) -> None:
+    """A3.25: bounded memory."""
     stuck = Stuck(store)
     body = chat()
     app = MirrorListener(stuck, Notes(), max_body=len(body), max_pending_bytes=len(body) + 1, writer=Writer(stuck))

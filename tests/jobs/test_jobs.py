@@ -94,9 +94,9 @@ def test_keys_whose_time_is_over_end_once() -> None:
         tx.keys.put(make_key("gateway", Role.VIEWER, NOW, days=1.0).key)
         tx.keys.put(make_key("ada", Role.ADMIN, NOW).key)
         tx.commit()
-    assert jobs.expire_keys(store, NOW + 86_399) == "0 keys expired, 0 answers forgotten"
-    assert jobs.expire_keys(store, NOW + 86_401) == "1 keys expired, 0 answers forgotten"
-    assert jobs.expire_keys(store, NOW + 86_402) == "0 keys expired, 0 answers forgotten"
+    assert jobs.expire_keys(store, NOW + 86_399) == "0 keys and 0 pins expired, 0 answers forgotten"
+    assert jobs.expire_keys(store, NOW + 86_401) == "1 keys and 0 pins expired, 0 answers forgotten"
+    assert jobs.expire_keys(store, NOW + 86_402) == "0 keys and 0 pins expired, 0 answers forgotten"
     with store.transaction() as tx:
         assert [e["kind"] for e in tx.audit.list("*")] == ["key_expired"]
 

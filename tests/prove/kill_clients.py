@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from canary.domain.flag import Snapshot, joined, resolve
 
 POLL_SECONDS = 1.0  # the client library's own
 JITTER = 0.2
+ANSWER_SECONDS = 10.0
+SILENCE_SECONDS = 40.0  # the server speaks every 15 s
+END_SECONDS = 30.0
 
 
 @lru_cache(maxsize=64)
@@ -67,9 +71,11 @@ class Client:
 
     async def _open(self, path: str, *headers: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         parts = urlsplit(self.url)
-        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-        writer.write("\r\n".join((f"GET {path} HTTP/1.1", f"Host: {parts.netloc}", *headers, "", "")).encode())
-        await writer.drain()
+        # Not `wait_for`, which may swallow the cancellation that ends a client.
+        async with asyncio.timeout(ANSWER_SECONDS):
+            reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+            writer.write("\r\n".join((f"GET {path} HTTP/1.1", f"Host: {parts.netloc}", *headers, "", "")).encode())
+            await writer.drain()
         return reader, writer
 
     async def _fetch(self) -> None:
@@ -77,7 +83,8 @@ class Client:
             said = (f"If-None-Match: {self.etag}",) if self.etag else ()
             reader, writer = await self._open("/api/v1/flags/snapshot", "Connection: close", *said)
             try:
-                answer = await asyncio.wait_for(reader.read(), 10)
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    answer = await reader.read()
             finally:
                 writer.close()
             head, _, body = answer.partition(b"\r\n\r\n")
@@ -92,11 +99,15 @@ class Client:
     async def _stream(self) -> None:
         reader, writer = await self._open("/ofrep/v1/events", "Accept: text/event-stream")
         try:
-            while line := await reader.readline():
+            while line := await self._line(reader):
                 if line.startswith(b"data:"):
                     await self._fetch()
         finally:
             writer.close()
+
+    async def _line(self, reader: asyncio.StreamReader) -> bytes:
+        async with asyncio.timeout(SILENCE_SECONDS):
+            return await reader.readline()
 
 
 class Crowd:
@@ -106,19 +117,27 @@ class Crowd:
         self.clients = [Client(urls[n % len(urls)], n // len(urls) % 2 == 0, n) for n in range(count)]
         self._loop = asyncio.new_event_loop()
         self._tasks: list[asyncio.Task[None]] = []
+        self._thread = threading.Thread(target=self._run, name="kill-clients", daemon=True)
 
-    def run(self) -> None:
-        """The thread's life."""
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._tasks = [self._loop.create_task(client.run()) for client in self.clients]
         self._loop.run_forever()
         for task in self._tasks:
             task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+        self._loop.run_until_complete(asyncio.wait(self._tasks, timeout=END_SECONDS))
         self._loop.close()
 
     def stop(self) -> None:
+        """End every client; one that does not end is an error, and nobody waits for it."""
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(2 * END_SECONDS)
+        left = sum(not task.done() for task in self._tasks)
+        assert not self._thread.is_alive(), "the clients' thread did not end"
+        assert not left, f"{left} clients did not end"
 
     def all(self, condition: Callable[[Client], bool]) -> bool:
         return all(condition(client) for client in self.clients)

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,10 +27,11 @@ WAIT_SECONDS = 120.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def eventually(condition: Callable[[], object], what: str) -> None:
-    """Wait for something that must happen; the limit is only there so that a failure ends."""
+def eventually(condition: Callable[[], object], what: str, check: Callable[[], object] = bool) -> None:
+    """Wait for something that must happen; the limit is only there so that a failure ends, and `check` so that it ends early."""
     end = time.monotonic() + WAIT_SECONDS
     while not condition():
+        check()
         assert time.monotonic() < end, f"it never happened: {what}"
         time.sleep(0.01)
 
@@ -81,9 +81,14 @@ class World:
                 str(self.home / f"api{number}"),
                 url.rpartition(":")[2],
             ]
-            self.replicas.append(subprocess.Popen([*command, ",".join(self.urls)], cwd=ROOT))
+            # Nobody reads what it says: a pipe would fill, and it would stand still.
+            self.replicas.append(subprocess.Popen([*command, ",".join(self.urls)], cwd=ROOT, stdin=subprocess.DEVNULL))
         for url in (self.urls[number] for number in numbers):
-            eventually(lambda url=url: self._answers(url), f"{url} answers")
+            eventually(lambda url=url: self._answers(url), f"{url} answers", self._check_replicas)
+
+    def _check_replicas(self) -> None:
+        ended = [replica.returncode for replica in self.replicas if replica.poll() is not None]
+        assert not ended, f"replicas ended by themselves: {ended}"
 
     def _answers(self, url: str) -> bool:
         try:
@@ -95,7 +100,7 @@ class World:
         """As a machine that loses its power."""
         for replica in self.replicas:
             replica.kill()
-            replica.wait()
+            replica.wait(WAIT_SECONDS)
         self.replicas.clear()
 
     def postmaster(self) -> list[int]:
@@ -137,8 +142,7 @@ def propagation(home: Path, *, clients: int, kills: int) -> tuple[World, Crowd]:
     try:
         world.begin()
         crowd = Crowd(world.urls, clients)
-        thread = threading.Thread(target=crowd.run, daemon=True)
-        thread.start()
+        crowd.start()
         eventually(lambda: crowd.all(lambda c: c.held is not None and len(c.held.flags) == kills), "every client holds the flags")
         assert crowd.all(lambda c: not c.off_at)
         world.signal_postgres(signal.SIGSTOP)
@@ -149,7 +153,6 @@ def propagation(home: Path, *, clients: int, kills: int) -> tuple[World, Crowd]:
             eventually(lambda route=route: crowd.all(lambda c: route in c.off_at), f"{route} is off everywhere")
         time.sleep(2.5)  # two polls more, in which nothing may come back
         crowd.stop()
-        thread.join()
     except BaseException:
         world.end()
         raise

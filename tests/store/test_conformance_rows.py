@@ -79,7 +79,18 @@ def test_a_prompt_comes_back_byte_for_byte(store: Store, body: bytes) -> None:
             Message("tool", "", tool_call_id="1", name="f"),
         ),
         text="plain \x00 text",
-        params=SamplingParams(max_tokens=10**30, temperature=0.1 + 0.2, top_k=5, top_p=1 / 3, stop=("\x00", "b"), seed=-(2**80)),
+        params=SamplingParams(
+            max_tokens=10**30,
+            temperature=0.1 + 0.2,
+            top_k=5,
+            top_p=1 / 3,
+            stop=("\x00", "b"),
+            seed=-(2**80),
+            logit_bias=((7, 1 / 3), (9, -100.0)),
+            bad_words=("\x00", "\U0001f642"),
+            stop_token_ids=(1, 2),
+            logprobs=0,
+        ),
         form=AnswerForm('[{"z": "\x00", "a": 1}]', "named", "f", "json_schema", "{}"),
     )
     with store.transaction() as tx:

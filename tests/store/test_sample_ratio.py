@@ -79,6 +79,7 @@ def test_counts_of_the_mirror_reach_the_gate(store: Store) -> None:
 
 
 def test_a_mirror_that_loses_long_prompts_fails_the_gate_and_a_new_rate_starts_again(store: Store) -> None:
+    """A3.22, A5.15: bodies above a size that never arrive are noticed."""
     start(store, 0.25)
     lossy = [
         MirrorCount("tiny", 0.25, "chat/completions", False, length, seen, kept)

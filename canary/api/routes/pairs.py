@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
-from canary.api.deps import Api, page, place_of
+from canary.api.deps import Api, caller_of, page, place_of
 from canary.api.schemas import PAGE, Cursor, Limit, PairId, RouteName, problems
-from canary.domain.errors import NotFoundError
 from canary.domain.pairs import Generation, Pair, Timing
 from canary.flow.attempt import rollout_of
+from canary.flow.tools.contents import read_content
+
+ANYBODY_HERE = "anybody on this machine"  # the reader where the service runs without keys
 
 
 def router(api: Api) -> APIRouter:
@@ -35,13 +37,13 @@ def router(api: Api) -> APIRouter:
         }
 
     @made.get("/api/v1/routes/{route}/pairs/{pair_id}/content", responses=problems())
-    def content(route: RouteName, pair_id: PairId) -> dict[str, object]:
-        """What both arms answered."""
-        with api.store.transaction() as tx:
-            pair = tx.pairs.get(pair_id)
-        if pair is None or pair.route != route:
-            raise NotFoundError("the route has no such pair", where="/pair_id", remedy="List its pairs.")
-        return {"pair_id": pair.pair_id, "baseline": pair.baseline.text, "candidate": pair.candidate.text}
+    def content(route: RouteName, pair_id: PairId, request: Request) -> dict[str, object]:
+        """The prompt beside both arms' answers; each reading is an event of the route's audit log.
+
+        `prompt` is null once its content is past its lifetime, and the answers are empty then.
+        """
+        reader = caller_of(request).owner or ANYBODY_HERE
+        return read_content(api.store, route, pair_id, reader, api.clock())
 
     return made
 

@@ -7,14 +7,24 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request, Response
+from pydantic import Field
 
 from canary.api.deps import Api, actor_of, caller_of, etag_of, expecting_rollout, page, place_of, require_match
 from canary.api.schemas import PAGE, WRITING, Cursor, Limit, Order, RouteName, problems
+from canary.domain.access import Action
+from canary.domain.errors import ForbiddenError
 from canary.domain.rollout import Rollout
 from canary.flow.attempt import rollout_of
 from canary.flow.tools import commands, reports
 
 Command = Callable[..., Rollout]
+
+
+class Retry(Order):
+    """An order to try again."""
+
+    now: bool = Field(default=False, description="End the cool-down, too; only who may approve may.")
+
 
 # What a person may order, and whether the order must say which state it is about: an abort is right in every state.
 ORDERS: Mapping[str, tuple[Command, bool, str]] = {
@@ -100,16 +110,27 @@ def _order(made: APIRouter, api: Api, name: str, command: Command, guarded: bool
         actor = actor_of(request, order.actor)
         expected = require_match(if_match) if guarded else if_match
         store = api.store if expected is None else expecting_rollout(api.store, route, expected)
-        done = command(store, route, order.reason, actor, api.clock())
+        more = {"at_once": order.now} if isinstance(order, Retry) else {}
+        done = command(store, route, order.reason, actor, api.clock(), **more)
         api.flags.refresh()
         response.headers["ETag"] = etag_of(done)
         with api.store.transaction() as tx:
             return reports.summary(done, tx.flags.get(route))
 
-    @made.post(
-        f"/api/v1/rollouts/{{route}}/{name}", responses=problems(*statuses), tags=["rollouts"], name=name, description=said
-    )
+    where, words = f"/api/v1/rollouts/{{route}}/{name}", {"tags": ["rollouts"], "name": name, "description": said}
+
     def ordered(
         route: RouteName, body: Order, request: Request, response: Response, if_match: Annotated[str | None, Header()] = None
     ) -> dict[str, object]:
         return order(route, body, request, response, if_match)
+
+    def retried(
+        route: RouteName, body: Retry, request: Request, response: Response, if_match: Annotated[str | None, Header()] = None
+    ) -> dict[str, object]:
+        if body.now and not caller_of(request).may(Action.APPROVE):
+            raise ForbiddenError(
+                "the key may not `approve`, which ending a cool-down asks for", where="/now", remedy="Use an approver's key."
+            )
+        return order(route, body, request, response, if_match)
+
+    made.post(where, responses=problems(*statuses), **words)(retried if name == "retry" else ordered)  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request, Response
@@ -12,24 +11,46 @@ from canary.api.deps import Api, caller_of, tag
 from canary.api.holders import CLIENT_HEADER, HOLDS_HEADER
 from canary.api.keyring import Mode
 from canary.api.schemas import problems
-from canary.domain.access import Key
+from canary.api.seen import limited, seen_by
 from canary.domain.errors import UnreachableError
-from canary.domain.flag import Snapshot
 from canary.flow.tools import policy_files
+
+EXACT_AGE = "Canary-Age"  # `Age` has whole seconds only (RFC 9111, 5.1)
+SNAPSHOT: dict[str, Any] = {
+    "description": "The flags",
+    "headers": {
+        "ETag": {"description": "Strong, over the content.", "schema": {"type": "string"}},
+        "Age": {"description": "Seconds since the store vouched for it, without their fraction.", "schema": {"type": "integer"}},
+        EXACT_AGE: {"description": "The same with three decimals.", "schema": {"type": "number"}},
+    },
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["version", "flags"],
+                "properties": {
+                    "version": {"type": "integer", "minimum": 0},
+                    "flags": {"type": "object", "additionalProperties": {"type": "object"}},
+                },
+            }
+        }
+    },
+}
 
 
 def router(api: Api) -> APIRouter:
     """Endpoints that touch memory only."""
     made = APIRouter()
 
-    @made.get("/api/v1/flags/snapshot", responses=problems(304), tags=["flags"])
+    @made.get("/api/v1/flags/snapshot", responses={**problems(304), 200: SNAPSHOT}, tags=["flags"])
     async def snapshot(
         request: Request,
         if_none_match: Annotated[str | None, Header()] = None,
         client: Annotated[str | None, Header(alias=CLIENT_HEADER)] = None,
         holds: Annotated[str | None, Header(alias=HOLDS_HEADER)] = None,
     ) -> Response:
-        """All flags, from memory. `ETag` names the content; `Age` is how many seconds ago the store vouched for it.
+        """All flags that the key may see, from memory. `ETag` names the content; `Age` is how many whole seconds ago the store
+        vouched for it, and `Canary-Age` how many exactly, which is what makes a flag stale.
 
         A client may name itself and the snapshot that it holds; kill drills ask for that.
         """
@@ -38,10 +59,11 @@ def router(api: Api) -> APIRouter:
         if published is None or age is None:
             raise UnreachableError("no flag snapshot has been read yet", remedy="Serve the baseline and ask again.")
         body, etag = published.body, published.etag
-        key = caller_of(request).key
-        if key is not None and key.routes:
-            body, etag = _seen_by(key, published.snapshot)
-        headers = {"ETag": etag, "Age": str(int(age)), "Cache-Control": "no-cache"}
+        caller = caller_of(request)
+        if limited(caller):
+            text = seen_by(caller, published.snapshot).to_json()
+            body, etag = text.encode(), tag(text)
+        headers = {"ETag": etag, "Age": str(int(age)), EXACT_AGE: f"{age:.3f}", "Cache-Control": "no-cache"}
         if if_none_match is not None and _matches(if_none_match, etag):
             return Response(status_code=304, headers=headers)
         return Response(body, media_type="application/json", headers=headers)
@@ -59,12 +81,6 @@ def router(api: Api) -> APIRouter:
         return policy_files.schema()
 
     return made
-
-
-def _seen_by(key: Key, snapshot: Snapshot) -> tuple[bytes, str]:
-    """The snapshot's flags that a limited key may see, and their own tag."""
-    text = replace(snapshot, flags={route: flag for route, flag in snapshot.flags.items() if key.sees(route)}).to_json()
-    return text.encode(), tag(text)
 
 
 def _matches(header: str, etag: str) -> bool:

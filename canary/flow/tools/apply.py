@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from canary.domain.errors import ApprovalNeededError, ConflictError, NotFoundError, SelfApprovalError
+from canary.domain.errors import ApprovalNeededError, ConflictError, NotFoundError
 from canary.domain.flag import Flag
 from canary.domain.moves import facts_of
 from canary.domain.policy import Policy
@@ -18,6 +18,7 @@ from canary.domain.rollout import Rollout, State
 from canary.flow.attempt import pinned_policy
 from canary.flow.ports import Proposal, Store, Transaction
 from canary.flow.tools.audits import grounds
+from canary.flow.tools.people import refuse_own
 from canary.flow.tools.policy_files import dump, load_text
 from canary.flow.walk.publish import carrying
 
@@ -83,10 +84,8 @@ def approve_policy(store: Store, route: str, content_hash: str, actor: str, now:
             raise ConflictError(
                 f"the proposed policy is {proposal.content_hash[:12]}", where=where, remedy="Look at it, then approve that one."
             )
-        if proposal.author == actor:
-            raise SelfApprovalError(
-                f"{actor} proposed this policy", where=where, remedy="Somebody else must agree: --actor is who approves."
-            )
+        remedy = "Somebody else must agree: --actor is who approves."
+        refuse_own(tx, proposal.author, actor, what="proposed this policy", where=where, remedy=remedy)
         policy = load_text(proposal.text, f"proposal for {route}")
         found = compare(_pinned(tx, before, policy), policy)
         after = _pin(tx, before, policy, proposal.text, found, now, proposal.author, {"approved_by": actor})

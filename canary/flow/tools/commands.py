@@ -5,9 +5,10 @@ A kill needs no policy, no evidence and no healthy rollout, only the store; it i
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
-from canary.domain.errors import KilledError, SelfApprovalError
+from canary.domain.errors import KilledError
 from canary.domain.facts import asked_approval
 from canary.domain.orders import abort as stepped_abort
 from canary.domain.orders import approve as stepped_approve
@@ -22,6 +23,7 @@ from canary.flow.attempt import locked_rollout, pinned_policy
 from canary.flow.kills import MAX_REASON, kill, said, unkill
 from canary.flow.ports import Store, Transaction
 from canary.flow.tools.apply import author_of
+from canary.flow.tools.people import refuse_own
 from canary.flow.walk.publish import publish
 
 __all__ = ["MAX_REASON", "abort", "approve", "kill", "pause", "reject", "resume", "retry", "unkill"]
@@ -55,10 +57,10 @@ def approve(store: Store, route: str, reason: str, actor: str, now: float) -> Ro
         policy = pinned_policy(tx, rollout)
         stepped = stepped_approve(rollout, policy, now, reason=reason, actor=actor)
         asked = asked_approval(rollout, policy)
-        if asked is not None and not asked.by_author and author_of(tx, rollout) == actor:
-            raise SelfApprovalError(
-                f"{actor} applied this policy", where=f"rollouts/{route}", remedy="Somebody else must agree to the next stage."
-            )
+        if asked is not None and not asked.by_author:
+            remedy = "Somebody else must agree to the next stage."
+            author, where = author_of(tx, rollout), f"rollouts/{route}"
+            refuse_own(tx, author, actor, what="applied this policy", where=where, remedy=remedy)
         publish(tx, rollout, stepped, actor=actor, now=now)
         tx.commit()
     return stepped.rollout
@@ -105,16 +107,19 @@ def resume(store: Store, route: str, reason: str, actor: str, now: float) -> Rol
     return _ordered(store, route, stepped_resume, reason, actor, now)
 
 
-def retry(store: Store, route: str, reason: str, actor: str, now: float) -> Rollout:
+def retry(store: Store, route: str, reason: str, actor: str, now: float, *, at_once: bool = False) -> Rollout:
     """Open the next attempt of a rolled back or held rollout: in shadow, at weight 0, with no evidence.
+
+    Args:
+        at_once: end the cool-down, too; the caller has made sure that the actor may.
 
     Raises:
         NotFoundError: there is no such route.
         KilledError: the route is killed.
-        ConflictError: there is nothing to retry, or the cool-down is not over.
+        ConflictError: there is nothing to retry, the cool-down is not over, or the epoch's attempts are used up.
         RequestError: the reason or the actor is empty or too long.
     """
-    return _ordered(store, route, stepped_retry, reason, actor, now)
+    return _ordered(store, route, partial(stepped_retry, at_once=at_once), reason, actor, now)
 
 
 class _Order(Protocol):

@@ -111,7 +111,17 @@ def detail(tx: Transaction, route: str, events: int = 20) -> dict[str, object]:
     ]
     flag = tx.flags.get(route)
     prompts = tx.prompts.count(route)
-    return {**summary(rollout, flag), "prompts": prompts, "last": last_decision(tx, rollout), "audit": audit}
+    more = {"prompts": prompts, "shadow_run": shadow_run(tx, route)}
+    return {**summary(rollout, flag), **more, "last": last_decision(tx, rollout), "audit": audit}
+
+
+def shadow_run(tx: Transaction, route: str) -> dict[str, object] | None:
+    """The route's newest scheduled shadow run; None before the first."""
+    run = tx.shadow_runs.newest(route)
+    if run is None:
+        return None
+    times = {name: rfc3339(getattr(run, name)) for name in ("due_at", "opened_at", "until")}
+    return {**times, "max_requests": run.most, "taken": run.taken}
 
 
 def control_sentence(gates: Sequence[Mapping[str, Any]]) -> str | None:

@@ -53,7 +53,7 @@ def _fold(tx: Transaction, rollout: Rollout, record: dict[str, Any], now: float)
     items = tx.pairs.contiguous(*key, after=state.folded, limit=FOLD_BATCH)
     economy = opened(built, policy, rollout, record, state.folded).fold(items)
     state = built.fold(state, items)
-    outcomes = count(record.get("outcomes", {}), items)
+    outcomes = count(record.get("outcomes", {}), filter(built.counts, items))
     live = watch(tx, rollout, policy, record, now)
     if items or live.record is not None or not record["battery"] or economy.entered:
         kept = {**state.to_json(), **economy.to_json(), "live": live.record or record.get("live"), "outcomes": outcomes}

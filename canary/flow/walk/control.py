@@ -14,6 +14,7 @@ from canary.domain.errors import ConflictError, UsageError
 from canary.domain.evidence import Evidence
 from canary.domain.rollout import Rollout
 from canary.domain.step import Step, step
+from canary.flow.alerts import assessed
 from canary.flow.attempt import locked_rollout, pinned_policy, rollout_of
 from canary.flow.kills import manual_kill
 from canary.flow.notify import tell
@@ -121,12 +122,14 @@ def _remember(
         return
     previous: Any = record["last"]
     moved = not previous or previous["state"] != body["state"] or not _same(previous["decision"], body["decision"])
-    if moved or previous["folded"] != body["folded"] or now - previous["decision"]["at"] > REMEMBER_SECONDS:
-        tx.evidence.put(*key, {**record, "last": body})
+    policy = pinned_policy(tx, before)
+    told = assessed(tx, before, policy, record, evidence, now)
+    if moved or told or previous["folded"] != body["folded"] or now - previous["decision"]["at"] > REMEMBER_SECONDS:
+        tx.evidence.put(*key, {**record, **told, "last": body})
     if moved:
         inputs = grounds(tx, before, now)["inputs"]
         tx.audit.append(before.route, "decision", "policy", {**body, "inputs": inputs}, now)
-        tell(tx, pinned_policy(tx, before), "decision", body, now)
+        tell(tx, policy, "decision", body, now)
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from canary.domain.traffic import Prompt
+from canary.flow.alerts import mirror_budgets
 from canary.flow.intake import Accepted, kept, policy_of, room, states_of
 from canary.flow.mirrored import Recent, counted
 from canary.flow.ports import Store, Transaction
-from canary.flow.tools.bodies import CHAT, COMPLETIONS, DEFAULT_MAX_TOKENS, MAX_BODY, read_request, too_large
+from canary.flow.tools.bodies import CHAT, COMPLETIONS, MAX_BODY, read_request, too_large
+from canary.flow.tools.body_params import DEFAULT_MAX_TOKENS
 
 __all__ = ["CHAT", "COMPLETIONS", "DEFAULT_MAX_TOKENS", "MAX_BODY", "Accepted", "accept", "kept", "read_request", "too_large"]
 
@@ -32,12 +34,15 @@ def accept(store: Store, prompts: Sequence[Prompt], now: float, recent: Recent |
     with store.transaction() as tx:
         policies = {route: policy_of(tx, route) for route in {p.route for p in prompts}}
         rates = {route: None if of is None else of.shadow.mirror_rate for route, of in policies.items()}
-        states = states_of(prompts, policies, room(tx, policies, now))
+        left = room(tx, policies, now)
+        states = states_of(prompts, policies, left)
         wanted = [at for at, state in enumerate(states) if state is Accepted.ACCEPTED]
         if wanted:
             new = tx.prompts.add_many([prompts[at] for at in wanted], now)
             for at, was_new in zip(wanted, new, strict=True):
                 states[at] = Accepted.ACCEPTED if was_new else Accepted.DUPLICATE
+        kept_of = (p.route for p, state in zip(prompts, states, strict=True) if state is Accepted.ACCEPTED)
+        mirror_budgets(tx, policies, left, kept_of, now)
         keys = _count(tx, prompts, states, rates, recent)
         tx.commit()
     recent.add(keys)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from canary.domain.flag import Flag, Scalar
+from canary.domain.pins import in_force
 from canary.domain.policy import Policy
 from canary.domain.rollout import Rollout
 from canary.domain.step import Step
@@ -71,6 +72,7 @@ def publish(tx: Transaction, before: Rollout, step: Step, *, actor: str, now: fl
     previous = tx.flags.get(before.route)
     policy = pinned_policy(tx, step.rollout)
     flag = carrying(flag_of(step, policy.stages[step.rollout.stage].name, previous, revive=revive), policy)
+    flag = replace(flag, pins=in_force(tx.pins.list(before.route), step.rollout, now))
     if flag != previous:
         tx.flags.put(flag)
     for kind, body in step.audit:

@@ -20,8 +20,10 @@ from canary.flow import arms, structured, timing
 from canary.flow.attempt import context, controlled, engine_of, engine_record, locked_rollout, pinned_policy
 from canary.flow.economy import opened
 from canary.flow.epochs import next_attempt, require_not_left, require_pinned
+from canary.flow.leases import LeasesLost, give_back, renew
 from canary.flow.outlook import Outlook
 from canary.flow.ports import ArmRequest, Claim, EngineInfo, Observer, ShadowEngine, Store
+from canary.flow.shadow_runs import allowance
 from canary.flow.walk.publish import publish
 from canary.stats.battery import pack
 from canary.stats.calibration import from_json as calibration_from_json
@@ -30,10 +32,6 @@ from canary.stats.controlled import ControlledBattery
 Clock = Callable[[], float]
 OUTLOOK_LIMIT = 500  # stored pairs not folded yet that a claim looks at, under the route's row lock
 STORE_PAUSES = (0.2, 1.0, 3.0)  # seconds before each further try to store a batch; far below any lease
-
-
-class LeasesLost(Exception):
-    """Somebody else holds every lease of the batch, so nothing of it can be stored any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +121,18 @@ def claim(
         calibration = calibration_from_json(frozen) if frozen else None
         built = controlled(policy, context(policy, rollout.attempt, engine_of(record["engine"]), calibration))
         state = built.load(record)
+        scheduled = allowance(tx, rollout, policy, now)
         claims = tx.claims.claim(
             rollout,
             limit=limit or policy.shadow.batch_size,
-            before_ordinal=None if calibration else policy.shadow.calibration_requests,
+            before_ordinal=scheduled.before(None if calibration else policy.shadow.calibration_requests),
             worker=worker,
             now=now,
             lease_seconds=policy.shadow.lease_seconds,
             max_retries=policy.shadow.max_retries,
             control=arms.control_rule(policy.shadow),
         )
+        scheduled.keep(tx)
         stored = tx.pairs.contiguous(*key, after=state.folded, limit=OUTLOOK_LIMIT) if claims else []
         economy = opened(built, policy, rollout, record, state.folded)
         outlook = Outlook(built, state, stored, drill=policy.subject.fault is not None, economy=economy)
@@ -140,16 +140,15 @@ def claim(
     return Work(policy, claims, built, outlook, calibrating=calibration is None) if claims else None
 
 
-def give_back(store: Store, claims: Sequence[Claim]) -> None:
-    """Release leases that will not be used, so that nobody waits for them to run out."""
-    with store.transaction() as tx:
-        tx.claims.release([c.token for c in claims])
-        tx.commit()
-
-
 def _request(work: Work, claimed: Claim, arm: Arm) -> ArmRequest:
     params = claimed.prompt.params.clamped(work.policy.shadow.max_tokens)
     return ArmRequest(claimed.prompt, params, arms.arm_key(claimed.pair_id, arm), claimed.control and arm is Arm.CANDIDATE)
+
+
+def _timed_as(work: Work, claimed: Claim) -> bool | None:
+    """Whether a claim's block is one of A/A pairs; None where it is not timed."""
+    left_out = work.battery.leaves_out(claimed.prompt.params.stratum, control=claimed.control)
+    return None if left_out else claimed.control
 
 
 def run(work: Work, engine: ShadowEngine, alive: Callable[[], None], observer: Observer) -> list[Pair]:
@@ -169,7 +168,7 @@ def run(work: Work, engine: ShadowEngine, alive: Callable[[], None], observer: O
         done[arm] = arms.generate(engine, requests, arm, alive=alive, observer=observer)
         alive()
     pairs = []
-    blocks = timing.blocks([claimed.control for claimed in work.claims], work.policy.shadow)
+    blocks = timing.blocks([_timed_as(work, claimed) for claimed in work.claims], work.policy.shadow)
     for at, claimed in enumerate(work.claims):
         form = claimed.prompt.form
         baseline, candidate = structured.judge(work.policy.structured, done[Arm.BASELINE][at], done[Arm.CANDIDATE][at], form)
@@ -255,7 +254,7 @@ def shadow_once(
         return 0
     batch = {"route": route, "ordinals": [c.ordinal for c in work.claims]}
     try:
-        pairs = run(work, engine, lambda: _renew(store, work, clock(), observer), observer)
+        pairs = run(work, engine, lambda: renew(store, work.policy, work.claims, clock(), observer), observer)
         return _store_patiently(store, work, pairs, clock, pause, observer)
     except LeasesLost:
         observer.note("leases_lost", **batch)
@@ -266,19 +265,6 @@ def shadow_once(
         with suppress(CanaryError):
             give_back(store, work.claims)
         raise
-
-
-def _renew(store: Store, work: Work, now: float, observer: Observer) -> None:
-    """Extend the batch's leases. A database that is away for a moment is no reason to throw the batch away."""
-    try:
-        with store.transaction() as tx:
-            left = tx.claims.heartbeat([c.token for c in work.claims], now, work.policy.shadow.lease_seconds)
-            tx.commit()
-    except UnreachableError as error:
-        observer.note("heartbeat_failed", route=work.policy.route, code=error.code, detail=str(error))
-        return
-    if left == 0:
-        raise LeasesLost
 
 
 def _store_patiently(

@@ -6,21 +6,23 @@ Taking a kill waits for no store, no peer and no other thread; what is known her
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from canary.api.journal import Journal
 from canary.domain.kills import ALL, KillOrder, Kills, read_kill_file
+from canary.flow.loop import Loop
 from canary.flow.ports import Observer
+from canary.kills.journal import Journal
 
 KILL_FILE = "kill"
 FILE_ACTOR = "kill file"
 LOOK_SECONDS = 0.1
-CLOSE_SECONDS = 5.0
 MAX_KILL_FILE = 1024 * 1024
+UNREADABLE = "the kill file cannot be read"
 
 Listener = Callable[[], object]
 
@@ -30,22 +32,31 @@ class KillBoard:
 
     Args:
         home: the folder of journal and kill file; None keeps nothing on disk.
+        lifetime: seconds after which orders that are over are kept in short (`Kills.compacted`); None keeps them as they are.
         clock: seconds since the epoch.
     """
 
-    def __init__(self, observer: Observer, home: Path | None = None, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        observer: Observer,
+        home: Path | None = None,
+        *,
+        lifetime: float | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._observer = observer
+        self._lifetime = lifetime
         self._clock = clock
         self._journal = None if home is None else Journal(home, observer)
-        self._file = None if home is None else home / KILL_FILE
+        self._file = None if home is None else home.absolute() / KILL_FILE
         self._text: str | None = ""
         self._known = Kills()
+        self._above = 0
         self._named: Mapping[str, str] = {}
         self._listeners: list[Listener] = []
         self._turn = threading.RLock()
         self._failing: set[str] = set()
-        self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._loop = Loop("canary-kill-board", self._step, observer)
         self.look()
 
     @property
@@ -63,6 +74,10 @@ class KillBoard:
         """Whether the last orders reached a disk."""
         return self._journal is not None and "journal" not in self._failing
 
+    def rise(self, epoch: int) -> None:
+        """Let the epoch of every later order be above one that flags were seen with."""
+        self._above = max(self._above, epoch)
+
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call `listener`, on any thread, after every change; returns what ends it. It must be quick and must not raise."""
         self._listeners.append(listener)
@@ -73,7 +88,7 @@ class KillBoard:
 
         Args:
             scope: a route, `*` for all, or the drill's flag.
-            above: kill epoch of the flags that are served.
+            above: an epoch that the order's must exceed, beside those that `rise` told of.
             order_id: a new one by default.
 
         Returns:
@@ -85,7 +100,8 @@ class KillBoard:
         with self._turn:
             if standing := self._known.standing(scope):
                 return standing[0]
-            order = self._known.kill(scope, reason, actor, self._clock(), order_id or secrets.token_hex(16), above=above)
+            above, chosen = max(above, self._above), order_id or secrets.token_hex(16)
+            order = self._known.kill(scope, reason, actor, self._clock(), chosen, above=above)
             self._take([order])
         self._write([order])
         return order
@@ -93,6 +109,7 @@ class KillBoard:
     def unkill(self, scope: str, reason: str, actor: str, *, above: int = 0) -> KillOrder | None:
         """Undo what stands here, for flags that are no route's; a route's kill is undone in the store (`flow.kills`)."""
         with self._turn:
+            above = max(above, self._above)
             order = self._known.unkill(scope, reason, actor, self._clock(), secrets.token_hex(16), above=above)
             if order is None:
                 return None
@@ -107,7 +124,7 @@ class KillBoard:
             before = self._known
             if new:
                 self._take(new)
-            new = [order for order in new if before.orders.get(order.order_id) != self._known.orders[order.order_id]]
+            new = [order for order in new if before.orders.get(order.order_id) != self._known.orders.get(order.order_id)]
         if new:
             self._write(new)
         return new
@@ -118,25 +135,29 @@ class KillBoard:
         self._tried("kill_file", self._read_file)
 
     def start(self) -> None:
-        """Start looking every 100 ms; a second call does nothing."""
-        if self._thread is None and self._journal is not None:
-            self._closed.clear()
-            self._thread = threading.Thread(target=self._run, name="canary-kill-board", daemon=True)
-            self._thread.start()
+        """Shorten the journal, and look every 100 ms from now on; a second call does nothing."""
+        if (journal := self._journal) is not None:
+            if self._lifetime is not None:
+                self._tried("compaction", lambda: journal.compact(self._horizon()))
+            self._loop.start()
 
     def close(self) -> None:
-        self._closed.set()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join(CLOSE_SECONDS)
+        """Stop looking; what is known stays."""
+        self._loop.close()
 
-    def _run(self) -> None:
-        while not self._closed.wait(LOOK_SECONDS):
-            self.look()
+    def _step(self) -> float:
+        self.look()
+        return LOOK_SECONDS
+
+    def _horizon(self) -> float:
+        """Moment before which what is over is kept in short."""
+        return -math.inf if self._lifetime is None else self._clock() - self._lifetime
 
     def _take(self, orders: Iterable[KillOrder]) -> None:
-        self._known = self._known.join(Kills.of(orders))
-        self._tell()
+        before = self._known
+        self._known = before.join(Kills.of(orders)).compacted(self._horizon())
+        if self._known != before:
+            self._tell()
 
     def _tell(self) -> None:
         for listener in list(self._listeners):
@@ -156,7 +177,7 @@ class KillBoard:
                 self._take(new)
 
     def _read_file(self) -> None:
-        """Take a kill for every scope that the file newly names; taking a line out again does not undo it."""
+        """See that a kill stands for every scope that the file names; taking a line out again does not undo it."""
         if self._file is None:
             return
         try:
@@ -166,23 +187,38 @@ class KillBoard:
             text = ""
         except OSError:
             # Somebody put it there for a reason, so until it can be read everything is off.
-            self._name(None, {ALL: "the kill file cannot be read"})
+            self._name(None, {ALL: UNREADABLE})
             raise
         if text != self._text:
             self._name(text, read_kill_file(text))
-            for scope, reason in self._named.items():
+        for scope, reason in self._named.items():
+            if not self._known.standing(scope):
                 self.kill(scope, reason, FILE_ACTOR, order_id=self._file_order(scope, reason))
 
     def _name(self, text: str | None, named: Mapping[str, str]) -> None:
-        changed, self._text, self._named = named != self._named, text, named
+        """What the file names from now on."""
+        changed, was_unreadable = named != self._named, self._text is None
+        self._text, self._named = text, named
+        if was_unreadable and text is not None and not self._known.standing(ALL):
+            self._pass_over()
         if changed:
             self._tell()
 
+    def _pass_over(self) -> None:
+        """A kill that was served without an order, and its end, become orders: without a higher epoch clients would keep it."""
+        with self._turn:
+            served = self._known.kill(ALL, UNREADABLE, FILE_ACTOR, self._clock(), secrets.token_hex(16), above=self._above)
+            known = self._known.join(Kills.of([served]))
+            over = known.unkill(ALL, "the kill file can be read again", FILE_ACTOR, self._clock(), secrets.token_hex(16))
+            pair = [served] if over is None else [served, over]
+            self._take(pair)
+        self._write(pair)
+
     def _file_order(self, scope: str, reason: str) -> str:
         """The same id in every process that reads this file, so that they take one order."""
-        return hashlib.sha256(f"{self._file}\n{scope}\n{reason}\n{self._known.epoch}".encode()).hexdigest()[:32]
+        return hashlib.sha256(f"{self._file}\n{scope}\n{reason}\n{self._known.epoch_of(scope)}".encode()).hexdigest()[:32]
 
-    def _tried(self, what: str, act: Callable[[], None]) -> None:
+    def _tried(self, what: str, act: Callable[[], object]) -> None:
         try:
             act()
         except Exception as error:  # the kill path outlives whatever a disk does

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from canary.api.board import KillBoard
-from canary.api.journal import Journal
 from canary.domain.errors import RequestError
 from canary.domain.kills import ALL, DRILL
+from canary.kills.board import KillBoard
+from canary.kills.journal import Journal
 from tests.api.served import NOW, Notes
 
 
@@ -124,15 +124,42 @@ def test_two_processes_take_one_order_for_one_line(tmp_path: Path) -> None:
 def test_a_kill_file_that_cannot_be_read_kills_everything_until_it_can(tmp_path: Path) -> None:
     notes = Notes()
     board = board_at(tmp_path, notes)
+    board.rise(6)
     (tmp_path / "kill").mkdir()
     board.look()
     board.look()
     assert list(board.named) == [ALL]
     assert len(notes.seen) == 1
+    assert not board.known.orders, "nobody has ordered anything"
     os.rmdir(tmp_path / "kill")
     board.look()
     assert board.named == {}
     assert board.known.over("math") is None
+    assert board.known.epoch_of("math") == 8, "the end is younger than what was served, or clients would keep the kill"
+    board.look()
+    assert len(board.known.orders) == 2
+
+
+def test_a_line_whose_kill_was_undone_elsewhere_kills_again_as_long_as_it_is_there(tmp_path: Path) -> None:
+    """A3.19: the file is an order that stands; an unkill elsewhere could not see the line."""
+    board = board_at(tmp_path)
+    (tmp_path / "kill").write_text("math too slow\n")
+    board.look()
+    first = board.known.over("math")
+    elsewhere = board_at(None)
+    elsewhere.join(board.known.orders.values())
+    over = elsewhere.unkill("math", "fine here", "bob")
+    assert over is not None
+    board.join([over])
+    board.look()
+    again = board.known.over("math")
+    assert first is not None
+    assert again is not None
+    assert (again.order_id != first.order_id, again.epoch > over.epoch) == (True, True)
+    (tmp_path / "kill").unlink()
+    board.join([over])
+    board.look()
+    assert board.known.over("math") == again, "taking the line out undoes nothing"
 
 
 def test_a_wrong_order_is_refused_and_changes_nothing(tmp_path: Path) -> None:
