@@ -31,6 +31,7 @@ class Settings(BaseSettings):
         max_body_bytes: largest mirrored request.
         peers: base URLs of the other replicas, separated by commas; each hears of every kill at once.
         peer_token: the secret that all replicas share, in place of an API key.
+        api_url: base URL of an API, which a scheduler that serves no flags asks for kill drills; default: the peers.
         ofrep_rate, ofrep_burst: flag evaluations over HTTP, a second and at once, of one client address; a rate of 0 is no limit.
         max_streams: flag event streams that may be open at once.
         webhooks: where notices go, by name, as JSON: {"NAME": {"url": "https://...", "secret": "..."}}.
@@ -47,6 +48,7 @@ class Settings(BaseSettings):
     max_body_bytes: int = 4 * 1024 * 1024
     peers: str = ""
     peer_token: SecretStr | None = None
+    api_url: str = ""
     ofrep_rate: float = Field(5_000.0, ge=0)
     ofrep_burst: float = Field(10_000.0, ge=1)
     max_streams: int = Field(1_000, ge=0)

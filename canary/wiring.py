@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -12,14 +12,20 @@ from typing import TYPE_CHECKING
 from canary.config import Settings
 from canary.domain.errors import UsageError
 from canary.domain.policy import Policy, Subject
+from canary.domain.traffic import Prompt
 from canary.flow.leading import Lock, NoLock
-from canary.flow.ports import ShadowEngine, Store
+from canary.flow.ports import Observer, ShadowEngine, Store
 from canary.flow.retention import Days
 
 if TYPE_CHECKING:
+    from canary.flow.tools.preflight_facts import RouteFacts
     from canary.flow.tools.signed import SigningKey
+    from canary.flow.tools.sweep_facts import SweepEngine
+    from canary.kills.board import KillBoard
+    from canary.kills.guard import KillGuard
 
 DATABASE = "canary"
+DAY_SECONDS = 86_400.0
 Progress = Callable[[str, float], None]
 
 
@@ -132,6 +138,20 @@ def leader_lock(store: Store) -> Lock:
     return LeaderLock(store.url.render_as_string(hide_password=False)) if isinstance(store, PostgresStore) else NoLock()
 
 
+def kill_board(given: Settings, observer: Observer) -> KillBoard:
+    """The kills that the home's journal and kill file tell of; those that are over are kept in short when content is old."""
+    from canary.kills.board import KillBoard
+
+    return KillBoard(observer, given.home, lifetime=given.content_days * DAY_SECONDS)
+
+
+def kill_guard(store: Store, given: Settings, observer: Observer) -> KillGuard:
+    """What makes a process that serves no flags obey the home's journal and kill file."""
+    from canary.kills.guard import KillGuard
+
+    return KillGuard(store, observer, kill_board(given, observer))
+
+
 def memory_store() -> Store:
     """An empty store in dictionaries."""
     from canary.inmemory import InMemoryStore
@@ -154,6 +174,29 @@ def open_engine(policy: Policy, *, threads: int | None = None) -> ShadowEngine:
     from canary.engine.runner import OwnEngine
 
     return OwnEngine.open(subject, policy.shadow, settings().cache, threads=threads)
+
+
+def preflight_facts(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    *,
+    memory: float | None,
+    context: int | None,
+    threads: int | None,
+    progress: Callable[[str, int, int], None],
+) -> RouteFacts:
+    """What preflight judges; see `engine.preflight.collect`."""
+    from canary.engine.preflight import collect
+
+    cache = settings().cache
+    return collect(policy, cache, prompts, memory=memory, context=context, threads=threads, progress=progress)
+
+
+def open_sweep(policy: Policy, *, num_rows: int, threads: int | None) -> SweepEngine:
+    """The target of a policy, ready to be measured."""
+    from canary.engine.sweep import Bench
+
+    return Bench.open(policy, settings().cache, num_rows=num_rows, threads=threads)
 
 
 def prepare_model(name: str, progress: Progress | None = None) -> Path:

@@ -24,9 +24,11 @@ from canary.cli import (
     notify,
     policy,
     power,
+    preflight,
     rollouts,
     serve,
     services,
+    sweep,
     worker,
 )
 from canary.domain.errors import CanaryError, ExitCode
@@ -52,6 +54,8 @@ app.command("gate")(gate.gate)
 app.command("drill")(drill.drill)
 app.command("worker")(worker.worker)
 app.command("power")(power.power)
+app.command("preflight")(preflight.preflight)
+app.command("sweep")(sweep.sweep)
 app.command("kill")(kill.kill)
 app.command("unkill")(kill.unkill)
 app.add_typer(rollouts.app, name="rollouts")

@@ -97,6 +97,8 @@ DIRECTIONS: Mapping[str, Rule] = {
     "quick_look": NEUTRAL,
     **dict.fromkeys(("subject.engine", "subject.target", "subject.dtype", "subject.fault"), NEUTRAL_EVIDENCE),
     **dict.fromkeys((f"subject.drafter.{n}" for n in ("name", "num_speculative_tokens", "model", "max_ngram")), NEUTRAL_EVIDENCE),
+    **dict.fromkeys((f"subject.drafter.{n}" for n in ("exit_layer", "heads", "fallback", "device")), NEUTRAL_EVIDENCE),
+    **dict.fromkeys((f"subject.drafter.{n}" for n in ("verification", "adaptive")), NEUTRAL_EVIDENCE),
     "match.endpoints": TAKES,
     "match.strata": TAKES,
     "match.stream": ANY_EVIDENCE,
@@ -104,6 +106,7 @@ DIRECTIONS: Mapping[str, Rule] = {
     **dict.fromkeys((f"shadow.{n}" for n in ("batch_size", "max_tokens", "timing_concurrency")), NEUTRAL_EVIDENCE),
     **dict.fromkeys((f"shadow.{n}" for n in ("calibration_requests", "control_batch_size")), NEUTRAL_EVIDENCE),
     **dict.fromkeys((f"shadow.{n}" for n in ("mirror_rate", "requests_per_day", "lease_seconds", "max_retries")), NEUTRAL),
+    **dict.fromkeys((f"shadow.schedule{n}" for n in ("", ".cron", ".timezone", ".max_requests", ".max_minutes")), NEUTRAL),
     "shadow.control_rate": DOWN_EVIDENCE,
     # A smaller alpha asks more of a promotion and less quickly kills.
     "gates.alpha": ANY_EVIDENCE,

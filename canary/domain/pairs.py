@@ -45,7 +45,7 @@ class Scheme(StrEnum):
 
     TOKEN = "token"  # token rejection: accept below min(1, p/q), else draw from norm(max(p - q, 0))
     GREEDY = "greedy"  # accept the argmax
-    BLOCK = "block"  # a whole draft is judged together
+    BLOCK = "block"  # the drafts of a round are judged together
     EXACT_MATCH = "exact_match"  # draw from the target, accept what equals the draft
     TREE = "tree"  # several drafts compete for a position
 
@@ -81,13 +81,21 @@ TRACE_COLUMNS: Mapping[str, tuple[str, int]] = {
     "pit_id": ("<f4", 1),  # randomised PIT, tokens ordered by id
     "pit_ratio": ("<f4", 1),  # randomised PIT, tokens ordered by q/p, ties by id
     "pit_mid": ("<f4", 1),  # F(x-) + p(x)/2, by id
-    "accept_threshold": ("<f4", 1),  # min(1, p/q) of the judged draft token, from the rows; nan where none
+    "accept_threshold": ("<f4", 1),  # min(1, p/q) of the judged draft token (block: min(1, w p/q)), from the rows; nan if none
     "accept_uniform": ("<f4", 1),  # the uniform it was judged with; nan where none
     "draft_pit": ("<f4", 1),  # randomised PIT of the judged draft in its own row, likeliest first; nan where none or one-hot
     "draft_mid": ("<f4", 1),  # F(d-) + q(d)/2 of the judged draft, by id; nan where none or one-hot
     "residual_log_ratio": ("<f4", len(TILTS)),  # log a(x)/res(x) of a recovered token; 0 where inert or not recovered
     "residual_pit": ("<f4", 1),  # randomised PIT of a recovered token in the residual, by id; nan where not recovered
     "bonus_log_ratio": ("<f4", 1),  # log q(x)/p(x) of a bonus token under the round's last draft row; 0 elsewhere
+}
+
+# Beside those where the drafts of a round are judged together; what is of a whole round stands at its first position.
+BLOCK_COLUMNS: Mapping[str, tuple[str, int]] = {
+    "block_weight": ("<f4", 1),  # min(1, product of p/q) of the round's drafts before; 1 at a first position
+    "block_pit": ("<f4", 1),  # randomised PIT of how many drafts were accepted, given them all; nan off first positions
+    "block_accepted": ("<i2", 1),  # how many that was, before any cut; -1 off first positions
+    "block_rule": ("<i2", 1),  # how many the rows' thresholds accept at the recorded uniforms; -1 off first positions
 }
 
 # Compared with the reference model's own rows by `score`.

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from canary.domain import budget
+from canary.domain.drafter_policy import Drafter as Drafter
 from canary.domain.drills import Drills
 from canary.domain.errors import PolicyError
 from canary.domain.kills import DRILL
@@ -23,23 +24,7 @@ from canary.domain.stage_policy import Limits as Limits
 from canary.domain.stage_policy import NotifyTarget as NotifyTarget
 from canary.domain.stage_policy import Stage as Stage
 from canary.domain.stage_policy import check_notify, check_stages
-
-
-@dataclass(frozen=True, slots=True)
-class Drafter:
-    """What proposes tokens.
-
-    Args:
-        name: `ngram` or `draft_model`.
-        num_speculative_tokens: k, at least 1.
-        model: directory of the draft model, for `draft_model`.
-        max_ngram: longest match that `ngram` looks for.
-    """
-
-    name: str
-    num_speculative_tokens: int
-    model: str | None = None
-    max_ngram: int = 3
+from canary.domain.traffic import Stratum
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +34,7 @@ class Subject:
     Args:
         engine: `own` (Canary's torch engine) is the only one that Canary itself can run so far.
         target: name or directory of the target model.
-        dtype: `float32` or `bfloat16`.
+        dtype: `float32`, `bfloat16`, or `auto`: single precision where this machine affords it, measured once per model.
         fault: a drill's injected fault, by name of `engine.faults`; part of the epoch.
     """
 
@@ -207,6 +192,11 @@ class Policy:
                     where=f"gates.strata.{each.stratum}",
                     remedy="Leave the stratum out under `match: strata:`, or drop its mode.",
                 )
+
+    @property
+    def left_out(self) -> frozenset[Stratum]:
+        """Strata that the flag never takes: their pairs neither promote nor block, nor kill."""
+        return frozenset(s for s in Stratum if self.match.strata and s.value not in self.match.strata)
 
     def mirrors(self, endpoint: str, temperature: float, stream: bool) -> bool:
         """Whether the mirror keeps such a request: the flag takes it, or its stratum is watched though left out."""

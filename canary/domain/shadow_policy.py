@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from canary.domain.errors import PolicyError
 from canary.domain.load import band_of
+from canary.domain.shadow_run import ShadowSchedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Shadow:
         control_rate: share of the ordinals that are A/A, the baseline against itself; 0 goes without and says so.
         control_batch_size: most requests together in the candidate's seat of an A/A pair; half of batch_size unless given.
         requests_per_day: most requests that the mirror keeps in a day (UTC); without it as many as the rate lets through.
+        schedule: when prompts are run; without it as they come.
         timing_concurrency: requests that are timed together, a block; 1 to batch_size, in the load band of `speed_concurrency`.
     """
 
@@ -38,6 +40,7 @@ class Shadow:
     control_batch_size: int | None = None
     timing_concurrency: int = 1
     requests_per_day: int | None = None
+    schedule: ShadowSchedule | None = None
 
     @property
     def control_rows(self) -> int:
@@ -55,6 +58,8 @@ def check_shadow(shadow: Shadow, *, speed_concurrency: int, max_requests: int) -
     Raises:
         PolicyError: names the field.
     """
+    if shadow.schedule is not None:
+        shadow.schedule.check()
     given = shadow.control_batch_size
     if given is not None and given >= shadow.batch_size > 1:
         raise PolicyError(

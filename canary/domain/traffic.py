@@ -6,8 +6,10 @@ Reading a body never changes it: the bytes are kept as they came, this is only w
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 
 class Stratum(StrEnum):
@@ -19,7 +21,11 @@ class Stratum(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the target's distribution is processed before a token is drawn.
+    """How the target's distribution is processed before a token is drawn, and where an answer ends.
+
+    The order is bias, penalties (repetition, frequency, presence), bans, minimum length, temperature, top-k, top-p, min-p,
+    typical-p: that of transformers' `generate`, which has no frequency and presence penalty. vLLM bans before it biases and takes
+    min-p before top-k.
 
     Args:
         max_tokens: most tokens to emit.
@@ -28,6 +34,18 @@ class SamplingParams:
         top_p: 1 is off.
         stop: strings that end the answer; the text ends before them.
         seed: the client's own seed, stored and never used for draws.
+        min_p: least probability of a token over that of the likeliest one; 0 is off.
+        typical_p: mass of the tokens nearest to the row's entropy (Meister et al., 2202.00666); 1 is off.
+        repetition_penalty: divides positive and multiplies negative logits of tokens in prompt or answer; 1 is off.
+        presence_penalty: taken once off the logit of every token in the answer.
+        frequency_penalty: taken off it as often as the answer has the token.
+        logit_bias: token ids and what is added to their logits.
+        bad_words: texts that may not be said. The last token of one is banned where the others stand before it, prompt included.
+        min_tokens: until so many tokens nothing ends the answer; tokens that would are banned.
+        stop_token_ids: tokens that end the answer beside EOS; they are no part of its text.
+        ignore_eos: EOS ends nothing.
+        n: answers that were asked for; the shadow gives the first.
+        logprobs: likeliest tokens to tell beside each emitted one's log-probability; None tells nothing.
     """
 
     max_tokens: int
@@ -36,6 +54,42 @@ class SamplingParams:
     top_p: float = 1.0
     stop: tuple[str, ...] = ()
     seed: int | None = None
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    bad_words: tuple[str, ...] = ()
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    n: int = 1
+    logprobs: int | None = None
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> SamplingParams:
+        """The inverse of `dataclasses.asdict` and a trip through JSON, which makes lists of tuples.
+
+        Raises:
+            TypeError: a field is unknown.
+        """
+        return cls(**{name: _as_tuples(value) for name, value in fields.items()})
+
+    @property
+    def penalised(self) -> bool:
+        """Whether tokens that were there before lower or raise their own logits."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+    @property
+    def shaped(self) -> bool:
+        """Whether anything changes the logits before the temperature does, which is so under greedy too."""
+        return self.penalised or bool(self.logit_bias) or bool(self.bad_words) or self.min_tokens > 0
+
+    @property
+    def filtered(self) -> bool:
+        """Whether sampling drops tokens of a row."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0 or self.typical_p < 1
 
     @property
     def stratum(self) -> Stratum:
@@ -44,6 +98,10 @@ class SamplingParams:
     def clamped(self, max_tokens: int) -> SamplingParams:
         """The same parameters with at most `max_tokens` new tokens."""
         return replace(self, max_tokens=min(self.max_tokens, max_tokens))
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(_as_tuples(each) for each in value) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True)

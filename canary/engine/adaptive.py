@@ -83,6 +83,11 @@ class AdaptiveK:
         self._choices = sorted({*measured, num_speculative_tokens})  # always with 0, the first measured width being 1
         self._prices: dict[int, list[float]] = {}
 
+    @property
+    def asks_first(self) -> bool:
+        """Whether drafting costs something, so that k is chosen before it and not after."""
+        return bool(self._costs.draft)
+
     def begin(self, row: int) -> None:
         """A request starts in a row; nothing is known of it."""
         self._rows[row] = _Row(list(PRIORS))

@@ -32,8 +32,8 @@ def row_attention(
     """Attention of `query` [B, H, T, D] over `key`, `value` [B, H_kv, S, D], as `transformers` calls it.
 
     Args:
-        attention_mask: None for a prefill (causal, S = T), else the boolean mask of `cache.step_mask`,
-            [B, 1, G * T, S] with G = H / H_kv; row g * T + t belongs to query head g of each group.
+        attention_mask: None for a prefill (causal, S = T) or one query that sees every key; else the mask of `cache.step_mask`,
+            boolean or added, [B, 1, G * T, S] with G = H / H_kv; row g * T + t belongs to query head g of each group.
 
     Returns:
         Output [B, T, H, D] and no weights.
@@ -50,9 +50,9 @@ def row_attention(
             )
     batch, heads, width, _ = query.shape
     groups = heads // key.shape[1]
-    if attention_mask is None:
+    if attention_mask is None and width > 1:
         out = scaled_dot_product_attention(
-            query, key, value, scale=scaling, is_causal=width > 1, enable_gqa=groups > 1
+            query, key, value, scale=scaling, is_causal=True, enable_gqa=groups > 1
         )  # [B, H, T, D]
     else:
         folded = query.reshape(batch, key.shape[1], groups * width, query.shape[-1])  # [B, H_kv, G * T, D]

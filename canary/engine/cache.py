@@ -6,6 +6,8 @@ another row's keys, nor its own beyond its length.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,7 @@ import torch
 from transformers import DynamicCache, PretrainedConfig
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
-from canary.domain.errors import ModelError
+from canary.domain.errors import EngineMemoryError, ModelError
 
 _BLOCK = 32  # windows and capacities are multiples of it, so that attention sees few shapes
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
@@ -51,13 +53,17 @@ def require_rollback(config: PretrainedConfig, where: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Where one forward writes: `row` alone from its start (prefill), or the first `num_rows` rows at their ends."""
+    """Where one forward writes: `row` alone from `starts[0]`, or the first `num_rows` rows at their ends.
+
+    `fresh` says that nothing is stored before what is written, so that attention needs the new keys alone.
+    """
 
     row: int
     num_rows: int
-    index: torch.Tensor | None  # [num_rows, width] positions; None for a prefill
+    index: torch.Tensor | None  # [num_rows, width] positions; None for one row
     starts: tuple[int, ...]
     window: int
+    fresh: bool = False
 
 
 class _RowLayer(CacheLayerMixin):
@@ -86,23 +92,21 @@ class _RowLayer(CacheLayerMixin):
         assert self.values is not None
         plan, width = self._owner.plan, key_states.shape[2]
         if plan.index is None:
-            self.keys[plan.row, :, :width] = key_states[0]
-            self.values[plan.row, :, :width] = value_states[0]
-            return key_states, value_states
-        if plan.num_rows == 1:
-            start = plan.starts[0]
-            self.keys[0, :, start : start + width] = key_states[0]
-            self.values[0, :, start : start + width] = value_states[0]
-        else:
-            _scatter(self.keys[: plan.num_rows], plan.index, key_states)
-            _scatter(self.values[: plan.num_rows], plan.index, value_states)
+            row, start = plan.row, plan.starts[0]
+            self.keys[row, :, start : start + width] = key_states[0]
+            self.values[row, :, start : start + width] = value_states[0]
+            if plan.fresh:
+                return key_states, value_states
+            return self.keys[row : row + 1, :, : plan.window], self.values[row : row + 1, :, : plan.window]
+        _scatter(self.keys[: plan.num_rows], plan.index, key_states)
+        _scatter(self.values[: plan.num_rows], plan.index, value_states)
         return self.keys[: plan.num_rows, :, : plan.window], self.values[: plan.num_rows, :, : plan.window]
 
     def stored(self) -> tuple[torch.Tensor, ...]:
         return () if self.keys is None or self.values is None else (self.keys, self.values)
 
     def grow(self, capacity: int) -> None:
-        if self.keys is not None and self.values is not None:
+        if self.keys is not None and self.values is not None and self.keys.shape[2] < capacity:
             self.keys, self.values = _grown(self.keys, capacity), _grown(self.values, capacity)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -144,17 +148,28 @@ class RowCache(Cache):
         self.lengths = [0] * num_rows  # on the host: the loop learns them from the one copy of each step
         self.plan = _Plan(0, 0, None, (), 0)
 
-    def reserve(self, length: int) -> None:
-        """Make room for `length` positions per row; what is stored stays."""
-        if length > self.capacity:
-            self.capacity = _round_up(length)
-            for layer in self._rows:
-                layer.grow(self.capacity)
+    @property
+    def num_bytes(self) -> int:
+        """Held by keys and values: 2 x layers x rows x key heads x capacity x head width x bytes of a number."""
+        return sum(stored.numel() * stored.element_size() for layer in self._rows for stored in layer.stored())
 
-    def plan_prefill(self, row: int, length: int) -> None:
-        """The next forward fills `row` with `length` tokens from position 0."""
-        self.reserve(length)
-        self.plan = _Plan(row, 1, None, (0,), length)
+    def reserve(self, length: int) -> None:
+        """Make room for `length` positions per row; what is stored stays.
+
+        Raises:
+            EngineMemoryError: the device has no room; every row stays as it was.
+        """
+        if length > self.capacity:
+            capacity = _round_up(length)
+            with memory_errors(f"a row of {length} tokens"):
+                for layer in self._rows:
+                    layer.grow(capacity)
+            self.capacity = capacity  # only now: a layer that has grown already does no harm, one that has not would
+
+    def plan_prefill(self, row: int, start: int, stop: int) -> None:
+        """The next forward fills positions `start` to `stop` of `row`, whose earlier ones are stored already."""
+        self.reserve(stop)
+        self.plan = _Plan(row, 1, None, (start,), stop, fresh=start == 0)
 
     def plan_step(self, num_rows: int, width: int, device: torch.device) -> torch.Tensor:
         """The next forward appends `width` tokens to each of the first `num_rows` rows.
@@ -165,9 +180,12 @@ class RowCache(Cache):
         starts = tuple(self.lengths[:num_rows])
         longest = max(starts) + width
         self.reserve(longest)
-        index = torch.tensor(starts, device=device)[:, None] + torch.arange(width, device=device)  # [n, W]
-        self.plan = _Plan(0, num_rows, index, starts, min(_round_up(longest), self.capacity))
-        return index
+        positions = torch.tensor(starts, device=device)[:, None] + torch.arange(width, device=device)  # [n, W]
+        if num_rows == 1:
+            self.plan = _Plan(0, 1, None, starts, longest)
+        else:
+            self.plan = _Plan(0, num_rows, positions, starts, min(_round_up(longest), self.capacity))
+        return positions
 
     def move(self, source: int, target: int) -> None:
         """Copy row `source` over row `target`, so that the active rows stay dense."""
@@ -184,6 +202,28 @@ class RowCache(Cache):
             for stored in layer.stored():
                 stored[row].zero_()
         self.lengths[row] = 0
+
+
+@contextmanager
+def memory_errors(what: str) -> Iterator[None]:
+    """Give an allocation that fails its own error, so that it can end one request instead of the worker.
+
+    Args:
+        what: asked for the memory.
+
+    Raises:
+        EngineMemoryError: instead of torch's own error.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:  # torch has a class of its own for an accelerator's memory alone
+        if not isinstance(error, (torch.OutOfMemoryError, MemoryError)) and "alloc" not in str(error).lower():
+            raise
+        raise EngineMemoryError(
+            f"there is no memory for {what}",
+            where="shadow.batch_size",
+            remedy="Lower shadow.batch_size or shadow.max_tokens, or give the worker more memory.",
+        ) from error
 
 
 def step_mask(positions: torch.Tensor, window: int, groups: int) -> torch.Tensor:

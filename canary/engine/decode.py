@@ -7,52 +7,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
 
 import torch
 from torch.nn.functional import pad
 
+from canary.domain.errors import EngineMemoryError
+from canary.domain.pairs import Scheme
+from canary.engine import asked
 from canary.engine.drafters.base import Drafter, Proposal, Round
 from canary.engine.forward import RowForward
 from canary.engine.hooks import CLEAN, Hooks
 from canary.engine.record import Draws, Record, Step
 from canary.engine.requests import Job, Running, Words
-from canary.engine.rows import Rows
-from canary.engine.streams import Stream
+from canary.engine.streams import ROUND_SPACING, Stream
+from canary.engine.together import Batch
 from canary.engine.verify import verify_greedy
 
 # A position is judged at most once and drawn at most once, so one stream serves recovered, bonus and plain tokens.
 _STREAMS = (Stream.ACCEPT, Stream.SAMPLE, Stream.PIT)
-
-
-@dataclass(slots=True)
-class _Batch:
-    """What a set of rows has in common until one of them leaves.
-
-    Args:
-        keys: [n, 2] int64.
-    """
-
-    running: Sequence[Running]
-    keys: torch.Tensor
-    greedy: bool
-    _rows: dict[int, Rows] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, running: Sequence[Running], device: torch.device) -> _Batch:
-        keys = torch.tensor([r.job.key for r in running], device=device)
-        return cls(running, keys, all(r.job.greedy for r in running))
-
-    def rows(self, width: int) -> Rows:
-        """Sampling parameters of `width` rows per request."""
-        if width not in self._rows:
-            self._rows[width] = Rows.of([r.job.params for r in self.running], width, self.keys.device)
-        return self._rows[width]
-
-    def positions(self, width: int) -> torch.Tensor:
-        """Index of the next `width` tokens in each answer, [n, width] int64."""
-        emitted = torch.tensor([len(r.token_ids) for r in self.running], device=self.keys.device)
-        return emitted[:, None] + torch.arange(width, device=self.keys.device)
 
 
 class Decoder:
@@ -68,6 +41,7 @@ class Decoder:
         clock: seconds; asked when a request's first token is known.
         most: requests that run together at most; as many as the target has rows unless given.
         trace_plain: whether a traced request has trace columns without a drafter too.
+        pads: whether a drafted step is always k + 1 wide, so that a row's last bits do not hang on what the others draft.
 
     Attributes:
         want_tv: whether traces carry the distances of the bank's alternatives (see `trace.trace_rows`).
@@ -85,9 +59,12 @@ class Decoder:
         clock: Callable[[], float] | None = None,
         most: int | None = None,
         trace_plain: bool = False,
+        pads: bool = True,
     ) -> None:
         if (drafter is None) != (num_speculative_tokens == 0):
             raise ValueError("a drafter needs k of at least 1, and no drafter means k = 0")
+        if num_speculative_tokens >= ROUND_SPACING:
+            raise ValueError(f"k has to be below {ROUND_SPACING}")
         self.target = target
         self.words = words
         self.eos_ids = eos_ids
@@ -95,11 +72,14 @@ class Decoder:
         self.k = num_speculative_tokens
         self.hooks = hooks
         self.clock = clock
+        self._pads = pads
         self.most = target.num_rows if most is None else min(most, target.num_rows)
         self.traces = drafter is not None or trace_plain
         self.want_tv = True
+        self._spacing = ROUND_SPACING if hooks.scheme is Scheme.BLOCK else 1
         self._rows: list[Running] = []
-        self._batch: _Batch | None = None
+        self._failed: list[Running] = []  # their rows are free already
+        self._batch: Batch | None = None
 
     @torch.inference_mode()
     def run(self, jobs: Sequence[Job], *, traced: bool = False) -> Iterator[Running]:
@@ -112,7 +92,9 @@ class Decoder:
             IdentityError: a request's counts do not add up.
         """
         queue = deque(jobs)
-        self.target.cache.reserve(max((self._reach(job) for job in jobs), default=0))
+        # Once for all, which saves copies; where that is too much, the request that is too long fails at its own turn.
+        with suppress(EngineMemoryError):
+            self.target.cache.reserve(max((self._reach(job) for job in jobs), default=0))
         try:
             while queue or self._rows:
                 while queue and len(self._rows) < self.most:
@@ -140,10 +122,16 @@ class Decoder:
         if why is not None:
             running.fail(why)
             return
-        logits = self.target.prefill(row, job.token_ids)
-        if self.drafter is not None:
-            self.drafter.begin(row, job.token_ids, self._reach(job))
-        self._resolve(row, _Batch.of([running], self.target.device), logits[None, None], None)
+        running.shape(self.eos_ids, self.words)
+        try:
+            self.target.cache.reserve(self._reach(job))
+            logits = self.target.prefill(row, job.token_ids)
+            if self.drafter is not None:
+                self.drafter.begin(row, job.token_ids, self._reach(job))
+        except EngineMemoryError as error:
+            running.fail(str(error))
+            return
+        self._resolve(row, Batch.of([running], self.target), logits[None, None], None)
         if self.clock is not None:
             running.first_at = self.clock()
 
@@ -154,21 +142,43 @@ class Decoder:
             return f"the prompt has {len(job.token_ids)} tokens, but the model's context ends at {self.target.context}"
         if job.params.max_tokens < 1:
             return f"max_tokens is {job.params.max_tokens}, but an answer has at least one token"
-        return None
+        if max(job.token_ids) >= self.target.vocab_size:
+            return f"the prompt has token {max(job.token_ids)}, but the vocabulary ends at {self.target.vocab_size - 1}"
+        return asked.obstacle(job.params, self.words, self.target.vocab_size)
 
     def _step(self) -> None:
         """One round for all rows."""
         if self._batch is None:
-            self._batch = _Batch.of(tuple(self._rows), self.target.device)
+            self._batch = Batch.of(tuple(self._rows), self.target)
         proposal = self._propose(self._batch)
-        tokens = torch.tensor([[self.hooks.pending(r)] for r in self._rows], device=self.target.device)  # [n, 1]
-        if proposal is not None:
-            # A draft that could not be drawn is never accepted, but a model must not see its negative id.
-            tokens = torch.cat([tokens, proposal.tokens.clamp_min(0)], 1)  # [n, k + 1]
-        self._resolve(0, self._batch, self.hooks.logits(self.target.step(tokens)), proposal)
+        while self._rows:
+            tokens = torch.tensor([[self.hooks.pending(r)] for r in self._rows], device=self.target.device)  # [n, 1]
+            if proposal is not None:
+                # A draft that could not be drawn is never accepted, but a model must not see its negative id.
+                tokens = torch.cat([tokens, proposal.tokens.clamp_min(0)], 1)  # [n, k + 1]
+            try:
+                logits = self.target.step(tokens)
+            except EngineMemoryError as error:
+                proposal = self._without_longest(proposal, error)
+                continue
+            self._resolve(0, self._batch, self.hooks.logits(logits), proposal)
+            return
 
-    def _propose(self, batch: _Batch) -> Proposal | None:
-        """A round of drafts padded to k columns on the target's device, None when nobody drafts."""
+    def _without_longest(self, proposal: Proposal | None, error: EngineMemoryError) -> Proposal | None:
+        """Fail the request with the longest row, which needs the most memory, and give the round that is left."""
+        row, order = max(range(len(self._rows)), key=self.target.lengths.__getitem__), list(range(len(self._rows)))
+        self._rows[row].fail(str(error))
+        self._failed.append(self._leave(row))
+        order[row] = order[-1]  # as `_leave` moves the last row
+        del order[-1]
+        self._batch = Batch.of(tuple(self._rows), self.target)
+        if proposal is None or not order:
+            return None
+        probs = None if proposal.probs is None else proposal.probs[order]
+        return Proposal(proposal.tokens[order], tuple(proposal.lengths[i] for i in order), probs)
+
+    def _propose(self, batch: Batch) -> Proposal | None:
+        """A round of drafts on the target's device, padded to k columns if wished; None when nobody drafts."""
         if self.drafter is None:
             return None
         # The last token of an answer is always the target's own, so a draft for it would be wasted.
@@ -176,14 +186,14 @@ class Decoder:
         if max(limits) == 0:
             return None
         rows = None if batch.greedy else batch.rows(1)
-        proposal = self.drafter.propose(Round(limits, rows, batch.keys, batch.positions(1)[:, 0]))
+        proposal = self.drafter.propose(Round(limits, rows, batch.keys, batch.positions(1, self._spacing)[:, 0], batch.prefixes))
         if max(proposal.lengths) == 0:
             return None
-        missing, device = self.k - proposal.tokens.shape[1], self.target.device
+        missing, device = self.k - proposal.tokens.shape[1] if self._pads else 0, self.target.device
         probs = None if proposal.probs is None else pad(proposal.probs.to(device), (0, 0, 0, missing))
         return Proposal(pad(proposal.tokens.to(device), (0, missing)), proposal.lengths, probs)
 
-    def _resolve(self, first: int, batch: _Batch, logits: torch.Tensor, proposal: Proposal | None) -> None:
+    def _resolve(self, first: int, batch: Batch, logits: torch.Tensor, proposal: Proposal | None) -> None:
         """Judge one round and emit its tokens.
 
         Args:
@@ -197,7 +207,8 @@ class Decoder:
         kept = []
         for row, (running, line) in enumerate(zip(batch.running, step.lines(), strict=True), start=first):
             if not line.valid:
-                running.fail("the target's or the drafter's row is not a distribution (NaN or infinite logits)")
+                banned = ", or its bans and biases leave no token" if running.shaping is not None else ""
+                running.fail(f"the target's or the drafter's row is not a distribution (NaN or infinite logits{banned})")
                 self.target.cache.clear(row)
                 kept.append(0)
                 continue
@@ -210,30 +221,38 @@ class Decoder:
             kept.append(len(tokens))
             if self.drafter is not None and running.finish_reason is None:
                 self.drafter.commit(row, tokens, line.num_accepted)
+        if batch.telling is not None and step.logprobs is not None:
+            batch.telling.give(step.logprobs, kept, [r.logprobs for r in batch.running])
         if records:
             step.keep_rows(records, kept)
             step.trace(records, kept, want_tv=self.want_tv)
 
-    def _judge(self, batch: _Batch, logits: torch.Tensor, proposal: Proposal, traced: bool) -> Step:
+    def _judge(self, batch: Batch, logits: torch.Tensor, proposal: Proposal, traced: bool) -> Step:
         """Verify one round; an untraced round of greedy rows needs no probabilities."""
         width = logits.shape[1]
         lengths = torch.tensor(proposal.lengths, device=logits.device)
+        shaped = self.hooks.shape(logits, proposal.tokens, lengths, batch.prefixes)
+        probs = draws = told = None
         if batch.greedy and not traced:
-            return Step(logits, proposal, lengths, verify_greedy(logits, proposal.tokens, lengths))
-        rows = batch.rows(width)
-        probs = self.hooks.process(logits, rows, lengths)
-        which = torch.tensor(_STREAMS, device=logits.device)[:, None, None]
-        accept, following, pit = self.hooks.uniforms(batch.keys, which, batch.positions(width).expand(len(_STREAMS), -1, -1))
-        accept = accept[:, :-1]  # [n, k]; the others are [n, k + 1]
-        verified = self.hooks.verify(probs, proposal.tokens, lengths, proposal.probs, accept, following)
-        draws = Draws(probs, rows, accept, pit) if traced else None
-        return Step(logits, proposal, lengths, verified, draws)
+            verified = verify_greedy(shaped, proposal.tokens, lengths)
+        else:
+            rows = batch.rows(width)
+            probs = self.hooks.process(shaped, rows, lengths)
+            which = torch.tensor(_STREAMS, device=logits.device)[:, None, None]
+            positions = batch.positions(width, self._spacing).expand(len(_STREAMS), -1, -1)
+            accept, following, pit = self.hooks.uniforms(batch.keys, which, positions)
+            accept = accept[:, :-1]  # [n, k]; the others are [n, k + 1]
+            verified = self.hooks.verify(probs, proposal.tokens, lengths, proposal.probs, accept, following)
+            draws = Draws(probs, rows, accept, pit, self.hooks.scheme) if traced else None
+        if batch.telling is not None:
+            told = batch.telling.judge(self.hooks.logprobs, logits, shaped, probs, proposal.tokens, verified)
+        return Step(logits, proposal, lengths, verified, draws, told)
 
     def _retire(self) -> Iterator[Running]:
         """Free the rows of requests that have ended, and hand those over."""
         ended = [row for row, running in enumerate(self._rows) if running.finish_reason is not None]
-        for row in reversed(ended):
-            running = self._leave(row)
+        left, self._failed = self._failed + [self._leave(row) for row in reversed(ended)], []
+        for running in left:
             running.stats(self.k)
             running.check_end(self.eos_ids, self.words)
             yield running

@@ -5,13 +5,18 @@ The clean engine runs through the very same calls, so a drill tests the code tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from canary.engine import sampling, streams, verify
+from canary.domain.errors import ModelError
+from canary.domain.pairs import DrafterKind, Scheme
+from canary.engine import logprobs, penalties, sampling, streams, verify, verify_block
+from canary.engine.coupled import verify_coupled
 from canary.engine.drafters.base import Drafter
+from canary.engine.logprobs import Tell
+from canary.engine.penalties import Prefixes
 from canary.engine.record import Line
 from canary.engine.requests import Running, Words
 from canary.engine.rows import Rows
@@ -20,6 +25,7 @@ from canary.engine.streams import Uniforms
 from canary.engine.verify import Verify
 
 Logits = Callable[[Tensor], Tensor]
+Shape = Callable[[Tensor, Tensor, Tensor, Prefixes | None], Tensor]
 Process = Callable[[Tensor, Rows, Tensor], Tensor]
 Pending = Callable[[Running], int]
 Advance = Callable[[list[int], int, Running, Line], None]
@@ -34,11 +40,20 @@ def same_logits(logits: Tensor) -> Tensor:
     return logits
 
 
+def shape(logits: Tensor, drafts: Tensor, lengths: Tensor, prefixes: Prefixes | None) -> Tensor:
+    """A round's logits after bias, penalties, bans and minimum length; see `penalties.shape`.
+
+    Args:
+        lengths: of the drafts, [n] int64.
+    """
+    return penalties.shape(logits, drafts, prefixes)
+
+
 def process(logits: Tensor, rows: Rows, lengths: Tensor) -> Tensor:
     """The distributions that a round's tokens are drawn from.
 
     Args:
-        logits: raw rows, [n, W, V].
+        logits: rows from `shape`, [n, W, V].
         rows: sampling parameters of those n * W rows.
         lengths: of the drafts, [n] int64; column `lengths[i]` is row i's bonus position.
 
@@ -73,18 +88,24 @@ class Hooks:
     """What the loop and its drafter call; see the functions of the same names.
 
     Args:
+        scheme: how `verify` judges; the trace and the random numbers of a round follow it (see `streams.ROUND_SPACING`).
         draw: of the drafter alone; `verify` draws by itself.
         uniforms: every random number of the candidate, the drafter's included.
+        shape, process: the two halves of the pipeline for the target's rows; a drafter runs its own rows through the clean ones.
+        logprobs: what is told of the emitted tokens, see `logprobs.table`.
         take: emits the tokens of one step until the request ends, see `Running.take`.
         text: what the client reads of an answer, see `Running.text`.
         drafter: wraps the whole drafter once, when the engine opens.
     """
 
     verify: Verify = verify.verify
+    scheme: Scheme = Scheme.TOKEN
     draw: Draw = sampling.draw
     uniforms: Uniforms = streams.uniforms
     logits: Logits = same_logits
+    shape: Shape = shape
     process: Process = process
+    logprobs: Tell = logprobs.table
     pending: Pending = pending
     advance: Advance = advance
     take: Take = Running.take
@@ -94,3 +115,26 @@ class Hooks:
 
 
 CLEAN = Hooks()
+# By the policy's word for it (`subject.drafter.verification`). Greedy requests are greedy under both.
+METHODS: Mapping[str, Hooks] = {
+    Scheme.TOKEN: CLEAN,
+    Scheme.BLOCK: Hooks(verify=verify_block.verify_block, scheme=Scheme.BLOCK),
+}
+
+
+def of_verification(word: str, adaptive: DrafterKind | None = None) -> Hooks:
+    """The clean hooks of a way to judge drafts.
+
+    Args:
+        adaptive: kind of the drafts whose number is adapted: those without probabilities are then judged so that an answer's
+            tokens do not depend on it.
+
+    Raises:
+        ModelError: there is no such way.
+    """
+    if word not in METHODS:
+        raise ModelError(
+            f"verification {word!r} is unknown", where="subject.drafter.verification", remedy=f"Use {' or '.join(METHODS)}."
+        )
+    # Under block verification one-hot drafts are judged token by token too.
+    return METHODS[word] if adaptive is not DrafterKind.ONE_HOT else replace(METHODS[word], verify=verify_coupled)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from canary.engine.drafters.build import Built
 from canary.engine.forward import RowForward
 from canary.engine.packed import PackedLinear
 
@@ -38,19 +39,23 @@ def device_bytes(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def report(model: nn.Module, rows: RowForward, drafter: RowForward | None) -> Mapping[str, float]:
+def report(model: nn.Module, rows: RowForward, built: Built | None) -> Mapping[str, float]:
     """See `flow.ports.EngineInfo.memory`.
 
     Args:
         model: the target as loaded; the scorer keeps it beside the loop's view of it.
         rows: the target's loop.
-        drafter: the draft model's loop; None where the drafter has no model. One on a device of its own is counted all the same,
-            against the target's device.
+        built: the drafter; None without one. What it keeps on a device of its own is `drafter_elsewhere` and takes nothing from
+            the target's device.
     """
+    weights = 0.0 if built is None else float(weight_bytes(*built.weights))
+    cache = 0.0 if built is None or built.rows is None else float(cache_bytes(built.rows))
+    beside = built is None or built.transfers is None
     return {
         "target": float(weight_bytes(model, rows.view)),
         "target_cache": float(cache_bytes(rows)),
-        "drafter": float(weight_bytes(drafter.view)) if drafter is not None else 0.0,
-        "drafter_cache": float(cache_bytes(drafter)) if drafter is not None else 0.0,
+        "drafter": weights if beside else 0.0,
+        "drafter_cache": cache if beside else 0.0,
+        **({} if beside else {"drafter_elsewhere": weights + cache}),
         "total": float(device_bytes(rows.device)),
     }

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from canary.domain.pairs import Columns
+from canary.domain.pairs import Columns, Scheme
 from canary.engine import trace
 from canary.engine.drafters.base import Proposal
 from canary.engine.rows import Rows
@@ -69,12 +69,14 @@ class Draws:
         probs: processed target rows, [n, W, V].
         rows: the sampling parameters of those n * W rows.
         accept, pit: uniforms, [n, W - 1] and [n, W].
+        scheme: how the round was judged.
     """
 
     probs: torch.Tensor
     rows: Rows
     accept: torch.Tensor
     pit: torch.Tensor
+    scheme: Scheme = Scheme.TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Step:
         proposal: what was judged, W - 1 columns.
         lengths: of the drafts, [n] int64.
         draws: None where an all-greedy round was judged by its logits alone.
+        logprobs: see `logprobs.table`; None where no request asked.
     """
 
     logits: torch.Tensor
@@ -93,6 +96,7 @@ class Step:
     lengths: torch.Tensor
     verified: Verified
     draws: Draws | None = None
+    logprobs: torch.Tensor | None = None
 
     def lines(self) -> list[Line]:
         """The round's outcome, in one copy from the device."""
@@ -123,12 +127,13 @@ class Step:
             self.proposal.tokens,
             self.lengths,
             self.proposal.probs,
-            draws.accept,
+            draws.accept if self.verified.accept_uniforms is None else self.verified.accept_uniforms,
             num_emitted=torch.tensor(counts, device=self.lengths.device),
             greedy=draws.rows.greedy.view(len(counts), -1)[:, 0],
             pit_uniforms=draws.pit,
             previous_probs=torch.stack([nothing if r.previous is None else r.previous for r in records]),
             has_previous=torch.tensor([r.previous is not None for r in records], device=self.lengths.device),
+            scheme=draws.scheme,
         )
         raw = torch.cat([record.logits[-1] for record, count in zip(records, counts, strict=True) if count])  # [N, V]
         columns = trace.trace_rows(replace(emitted, unfiltered_probs=unfiltered(raw, draws.rows)), want_tv=want_tv)

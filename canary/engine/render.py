@@ -16,6 +16,16 @@ from transformers import PreTrainedTokenizerBase
 from canary.domain.traffic import PLAIN_FORM, AnswerForm, Message, Prompt, SamplingParams, ToolCall
 
 PROBE = "canary_probe"  # the name of a tool that no chat template knows
+# Chats on which templates that are not the same give themselves away.
+CHATS: tuple[tuple[dict[str, str], ...], ...] = (
+    ({"role": "user", "content": "Hi"},),
+    ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "  Hi \n"}),
+    (
+        {"role": "user", "content": "One?"},
+        {"role": "assistant", "content": "Two."},
+        {"role": "user", "content": "Three?"},
+    ),
+)
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> tuple[int, ...]:
@@ -45,6 +55,19 @@ def request_digest(token_ids: Sequence[int], params: SamplingParams, form: Answe
     if form != PLAIN_FORM:
         asked.append(asdict(form))
     return hashlib.blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
+
+
+def renderings(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
+    """What a chat template makes of a few chats; a failure is its error's name, and without a template there is nothing."""
+    if tokenizer.chat_template is None:
+        return ("",) * len(CHATS)
+    made = []
+    for chat in CHATS:
+        try:
+            made.append(str(tokenizer.apply_chat_template(list(chat), add_generation_prompt=True, tokenize=False)))
+        except Exception as error:  # a chat template is a program of the model's and may raise anything
+            made.append(f"<{type(error).__name__}>")
+    return tuple(made)
 
 
 def left_out(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:

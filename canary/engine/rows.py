@@ -20,10 +20,13 @@ class Rows:
         top_k: [N] int64, 0 is off.
         top_p: [N] float64, 1 is off.
         greedy: [N] bool.
-        top_k_rows, top_p_rows: [F] int64, the sampled rows with such a filter.
+        top_k_rows, top_p_rows, min_p_rows, typical_p_rows: [F] int64, the sampled rows with such a filter.
         max_top_k: largest top_k of the rows.
         any_greedy, all_greedy: over the rows.
         plain: every row has temperature 1 and no filter.
+        min_p: [N] float64, 0 is off.
+        typical_p: [N] float64, 1 is off.
+        shaped: a row has bias, penalties, bans or a minimum length, which `penalties` sees to.
     """
 
     temperature: Tensor
@@ -36,6 +39,16 @@ class Rows:
     any_greedy: bool
     all_greedy: bool
     plain: bool
+    min_p: Tensor
+    typical_p: Tensor
+    min_p_rows: Tensor
+    typical_p_rows: Tensor
+    shaped: bool
+
+    @property
+    def filtered(self) -> bool:
+        """Whether a row has a filter."""
+        return any(map(len, (self.top_k_rows, self.top_p_rows, self.min_p_rows, self.typical_p_rows)))
 
     def to(self, device: torch.device) -> Rows:
         """The same rows on another device."""
@@ -54,17 +67,28 @@ class Rows:
         each = [p for p in params for _ in range(repeat)]
         temperature = [float(p.temperature) for p in each]
         greedy = [t == 0 for t in temperature]
-        top_k_rows = [i for i, p in enumerate(each) if p.top_k > 0 and not greedy[i]]
-        top_p_rows = [i for i, p in enumerate(each) if p.top_p < 1 and not greedy[i]]
+
+        def reals(values: list[float]) -> Tensor:
+            return torch.tensor(values, dtype=torch.float64, device=device)
+
+        def where(has: list[bool]) -> Tensor:
+            chosen = [i for i, it_has in enumerate(has) if it_has and not greedy[i]]
+            return torch.tensor(chosen, dtype=torch.int64, device=device)
+
         return cls(
-            temperature=torch.tensor(temperature, dtype=torch.float64, device=device),
+            temperature=reals(temperature),
             top_k=torch.tensor([p.top_k for p in each], dtype=torch.int64, device=device),
-            top_p=torch.tensor([float(p.top_p) for p in each], dtype=torch.float64, device=device),
+            top_p=reals([float(p.top_p) for p in each]),
             greedy=torch.tensor(greedy, dtype=torch.bool, device=device),
-            top_k_rows=torch.tensor(top_k_rows, dtype=torch.int64, device=device),
-            top_p_rows=torch.tensor(top_p_rows, dtype=torch.int64, device=device),
-            max_top_k=max((each[i].top_k for i in top_k_rows), default=0),
+            top_k_rows=where([p.top_k > 0 for p in each]),
+            top_p_rows=where([p.top_p < 1 for p in each]),
+            max_top_k=max((p.top_k for p in each if p.temperature != 0), default=0),
             any_greedy=any(greedy),
             all_greedy=all(greedy),
-            plain=all(t == 1 for t in temperature) and not top_k_rows and not top_p_rows,
+            plain=all(t == 1 and not p.filtered for t, p in zip(temperature, each, strict=True)),
+            min_p=reals([float(p.min_p) for p in each]),
+            typical_p=reals([float(p.typical_p) for p in each]),
+            min_p_rows=where([p.min_p > 0 for p in each]),
+            typical_p_rows=where([p.typical_p < 1 for p in each]),
+            shaped=any(p.shaped for p in params),
         )

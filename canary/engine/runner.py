@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -23,15 +23,20 @@ from canary.domain.errors import ModelError
 from canary.domain.pairs import Arm, Generation, Timing
 from canary.domain.policy import Shadow, Subject
 from canary.engine import checkpoints
+from canary.engine.adaptive import AdaptiveK, CostTable
 from canary.engine.decode import Decoder
+from canary.engine.drafters.adaptive import AdaptiveDrafter
 from canary.engine.drafters.base import Drafter
-from canary.engine.drafters.draft_model import DraftModelDrafter, require_same_words
+from canary.engine.drafters.build import Setting, build
+from canary.engine.drafters.drawing import Drawing
 from canary.engine.drafters.ngram import NgramDrafter
+from canary.engine.drafters.transfers import Transfers
+from canary.engine.dtypes import resolve_dtype
 from canary.engine.faults import get_fault
 from canary.engine.forward import RowForward
-from canary.engine.hooks import CLEAN, Hooks
+from canary.engine.hooks import CLEAN, Hooks, of_verification
 from canary.engine.memory import report
-from canary.engine.probe import WidthCost, verify_costs
+from canary.engine.probe import WidthCost, draft_costs, verify_costs
 from canary.engine.render import encode, left_out, request_digest
 from canary.engine.replay import is_chosen, replay, with_replay
 from canary.engine.requests import Job, Running
@@ -41,7 +46,7 @@ from canary.engine.timed import timed
 from canary.flow.ports import ArmRequest, EngineInfo
 
 # Raised whenever sampling, verification, drafting or chat rendering may give other tokens than before.
-PIPELINE_VERSION = 1
+PIPELINE_VERSION = 2
 PROBE_REPEATS = 3
 
 
@@ -81,19 +86,21 @@ class OwnEngine:
     Attributes:
         info: what the engine is; its fingerprint is the epoch's base.
         calibrating: whether traces carry the distances of the alternatives, which calibration needs and later pairs do not.
+        transfers: what crosses to a drafter on a device of its own, counted; None where it shares the target's.
     """
 
     def __init__(self, info: EngineInfo, target: _Target, shadow: Shadow, drafter: Drafter, hooks: Hooks = CLEAN) -> None:
         self.info = info
         self.calibrating = True
+        self.transfers: Transfers | None = None
         self._loaded, self._shadow, self._plain_rows = target.loaded, shadow, target.rows
         self._remembered = Remembered()
         loaded, rows = target.loaded, target.rows
         ends = checkpoints.eos_ids(loaded.model, loaded.tokenizer)
-        k = info.num_speculative_tokens
+        k, adapts = info.num_speculative_tokens, isinstance(drafter, AdaptiveDrafter)
         self._decoders = {
             Arm.BASELINE: Decoder(rows, loaded.tokenizer, ends, clock=perf_counter),
-            Arm.CANDIDATE: Decoder(rows, loaded.tokenizer, ends, drafter, k, hooks=hooks, clock=perf_counter),
+            Arm.CANDIDATE: Decoder(rows, loaded.tokenizer, ends, drafter, k, hooks=hooks, clock=perf_counter, pads=not adapts),
         }
         # The candidate's seat of an A/A pair: k = 0 on the same rows, fewer of them together, and traced as the candidate is.
         self._control = Decoder(rows, loaded.tokenizer, ends, clock=perf_counter, most=shadow.control_rows, trace_plain=True)
@@ -130,35 +137,36 @@ class OwnEngine:
         if threads is not None:
             torch.set_num_threads(threads)
         path = checkpoints.prepare(subject.target, cache_dir, progress)
+        subject = replace(subject, dtype=resolve_dtype(subject.dtype, path, cache_dir))
         target = _target(path, checkpoints.weights_digest(path), subject.dtype, shadow.batch_size)
         loaded = target.loaded
-        build = DRAFTERS.get(subject.drafter.name)
-        if build is None:
-            raise ModelError(
-                f"drafter {subject.drafter.name!r} is unknown",
-                where="subject.drafter.name",
-                remedy=f"Use one of: {', '.join(DRAFTERS)}.",
-            )
         fault = None if subject.fault is None else get_fault(subject.fault)
-        hooks = CLEAN if fault is None else fault.inject(CLEAN)
-        drafter, facts = build(_Setting(subject, loaded, shadow.batch_size, cache_dir, hooks))
-        draft_rows = drafter.rows if isinstance(drafter, DraftModelDrafter) else None
+        method = of_verification(subject.drafter.verification)
+        hooks = method if fault is None else fault.inject(method)
+        drawing = Drawing(hooks.draw, hooks.uniforms)
+        built = build(Setting(subject, target.rows, loaded.model, loaded.tokenizer, cache_dir, drawing))
         if fault is not None:
-            get_fault(fault.name, drafter.kind)
-        drafter = hooks.drafter(drafter)
+            get_fault(fault.name, built.drafter.kind)
+        drafter, k = hooks.drafter(built.drafter), subject.drafter.num_speculative_tokens
+        adapts = subject.drafter.adaptive and fault is None
+        if adapts:
+            drafter, hooks = _adaptive(drafter, target, k), of_verification(subject.drafter.verification, drafter.kind)
+        facts = {"forward": target.rows.forward, "adaptive": str(adapts).lower(), **built.facts}
         described = _describe(subject, loaded) | facts
         info = EngineInfo(
             fingerprint=hashlib.blake2b(json.dumps(described, sort_keys=True).encode(), digest_size=16).hexdigest(),
             drafter_kind=drafter.kind,
-            num_speculative_tokens=subject.drafter.num_speculative_tokens,
+            num_speculative_tokens=k,
             exact_rows=subject.dtype == "float32",
             vocab_size=target.rows.vocab_size,
             described=described,
             verify_costs={f"{c.batch}x{c.width}": round(c.milliseconds, 3) for c in target.costs},
-            memory=report(loaded.model, target.rows, draft_rows),
+            memory=report(loaded.model, target.rows, built),
             left_out=left_out(loaded.tokenizer),
         )
-        return cls(info, target, shadow, drafter, hooks)
+        engine = cls(info, target, shadow, drafter, hooks)
+        engine.transfers = built.transfers
+        return engine
 
     def generate(self, requests: Sequence[ArmRequest], arm: Arm) -> list[Generation]:
         """Run one arm of a batch, traced and scored; a request that cannot run comes back with its `error`."""
@@ -214,6 +222,8 @@ class OwnEngine:
                 job.params,
                 kept.processed_rows(),
                 self._remembered,
+                running.shaping,
+                running.logprobs,
             )
             trace = running.record.columns() if arm is Arm.CANDIDATE else None
             running.record.clear()
@@ -230,37 +240,11 @@ class OwnEngine:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    """What a drafter is built from."""
-
-    subject: Subject
-    target: _Loaded
-    num_rows: int
-    cache_dir: Path
-    hooks: Hooks
-
-
-def _ngram(setting: _Setting) -> tuple[Drafter, dict[str, str]]:
-    size = setting.subject.drafter.max_ngram
-    if size < 1:
-        raise ModelError(f"max_ngram is {size}", where="subject.drafter.max_ngram", remedy="Use at least 1.")
-    return NgramDrafter(setting.num_rows, size), {"drafter_max_ngram": str(size)}
-
-
-def _draft_model(setting: _Setting) -> tuple[Drafter, dict[str, str]]:
-    name = setting.subject.drafter.model
-    if name is None:
-        raise ModelError("a draft_model drafter has no model", where="subject.drafter.model", remedy="Name its directory.")
-    path = checkpoints.prepare(name, setting.cache_dir)
-    model, tokenizer = checkpoints.load(path, setting.subject.dtype)
-    require_same_words((setting.target.model, setting.target.tokenizer), (model, tokenizer))
-    return DraftModelDrafter(model, setting.num_rows, setting.hooks.draw, setting.hooks.uniforms), {
-        "drafter_weights": checkpoints.weights_digest(path)
-    }
-
-
-DRAFTERS: Mapping[str, Callable[[_Setting], tuple[Drafter, dict[str, str]]]] = {"ngram": _ngram, "draft_model": _draft_model}
+def _adaptive(drafter: Drafter, target: _Target, k: int) -> AdaptiveDrafter:
+    """The drafter with adaptive k, from what steps and drafts cost here and now."""
+    free = isinstance(drafter, NgramDrafter)
+    costs = CostTable.of(target.costs, {} if free else draft_costs(drafter, target.rows, k))
+    return AdaptiveDrafter(drafter, AdaptiveK(costs, k, target.rows.num_rows))
 
 
 def _describe(subject: Subject, loaded: _Loaded) -> dict[str, str]:
@@ -276,5 +260,6 @@ def _describe(subject: Subject, loaded: _Loaded) -> dict[str, str]:
         "dtype": subject.dtype,
         "drafter": subject.drafter.name,
         "num_speculative_tokens": str(subject.drafter.num_speculative_tokens),
+        "verification": subject.drafter.verification,
         "fault": subject.fault or "none",
     }

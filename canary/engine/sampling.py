@@ -1,7 +1,8 @@
 """Logits to probabilities, and probabilities to tokens: one pipeline for baseline, draft and verify rows.
 
-The order is temperature, top-k, top-p, as in transformers' generate. A row that cannot be drawn from (a NaN, an infinite logit,
-no mass) is poisoned with NaN by `process` and drawn as `INVALID`; it is never repaired in silence.
+Behind what `penalties` does, the order is temperature, top-k, top-p, min-p, typical-p, as in transformers' generate. A row that
+cannot be drawn from (a NaN, an infinite logit, no mass) is poisoned with NaN by `process` and drawn as `INVALID`; it is never
+repaired in silence.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def process(logits: Tensor, rows: Rows) -> Tensor:
     """The distribution that a token is drawn from.
 
     Args:
-        logits: [N, V], any float type.
+        logits: [N, V], any float type; bias, penalties and bans are in them, see `penalties.shape`.
         rows: of the same N rows.
 
     Returns:
@@ -47,12 +48,16 @@ def process(logits: Tensor, rows: Rows) -> Tensor:
     if rows.all_greedy:
         return _one_hot(logits)
     temperature = torch.where(rows.greedy, 1.0, rows.temperature).to(_dtype(logits))
-    if len(rows.top_k_rows) or len(rows.top_p_rows):
+    if rows.filtered:
         scaled = logits.to(temperature.dtype) / temperature[:, None]
-        if len(rows.top_k_rows):
-            scaled[rows.top_k_rows] = _top_k(scaled[rows.top_k_rows], rows)
-        if len(rows.top_p_rows):
-            scaled[rows.top_p_rows] = _top_p(scaled[rows.top_p_rows], rows)
+        for which, apply in (
+            (rows.top_k_rows, _top_k),
+            (rows.top_p_rows, _top_p),
+            (rows.min_p_rows, _min_p),
+            (rows.typical_p_rows, _typical_p),
+        ):
+            if len(which):
+                scaled[which] = apply(scaled[which], rows)
         probs = _softmax(scaled)
     else:
         probs = _softmax(logits, None if rows.plain else temperature)
@@ -62,16 +67,16 @@ def process(logits: Tensor, rows: Rows) -> Tensor:
 
 
 def unfiltered(logits: Tensor, rows: Rows) -> Tensor | None:
-    """The distribution with temperature and filters dropped: the bank's `unfiltered` alternative.
+    """The distribution with every parameter dropped, bias, penalties and bans too: the bank's `unfiltered` alternative.
 
     Args:
-        logits: [N, V].
+        logits: [N, V], raw.
         rows: of the batch that the logits were taken from; only its flags are read.
 
     Returns:
         [N, V] softmax of the raw logits, or None where it would equal the processed rows everywhere.
     """
-    if rows.plain or rows.all_greedy:
+    if (rows.plain and not rows.shaped) or rows.all_greedy:
         return None
     return _softmax(logits)
 
@@ -239,3 +244,32 @@ def _top_p(scores: Tensor, rows: Rows) -> Tensor:
     keep[row, token] = torch.zeros_like(stays).scatter(1, order, stays)[row, column]
     # a poisoned row has no candidates and stays as it is
     return scores.masked_fill(~keep & (counts > 0)[:, None], -torch.inf)
+
+
+def _min_p(scores: Tensor, rows: Rows) -> Tensor:
+    """Drop tokens less than min_p times as likely as the likeliest, as in `MinPLogitsWarper` of transformers.
+
+    Args:
+        scores: [F, V] of `rows.min_p_rows`.
+    """
+    probs = scores.softmax(-1)
+    least = rows.min_p[rows.min_p_rows, None].to(scores.dtype) * probs.amax(-1, keepdim=True)
+    return scores.masked_fill(probs < least, -torch.inf)
+
+
+def _typical_p(scores: Tensor, rows: Rows) -> Tensor:
+    """Keep the tokens whose surprise is nearest to the entropy until their mass reaches typical_p, ties with the last one too.
+
+    Meister, Pimentel, Wiher, Cotterell: "Locally typical sampling" (2202.00666); the same numbers as `TypicalLogitsWarper`.
+
+    Args:
+        scores: [F, V] of `rows.typical_p_rows`.
+    """
+    logs = scores.log_softmax(-1)
+    probs = logs.exp()
+    entropy = -torch.where(probs == 0, 0.0, logs * probs).sum(-1, keepdim=True)
+    farness, order = (-logs - entropy).abs().sort(stable=True)
+    running = probs.gather(1, order).cumsum(1)
+    short = (running < rows.typical_p[rows.typical_p_rows, None].to(scores.dtype)).sum(1, keepdim=True)
+    last = farness.gather(1, short.clamp_max(scores.shape[1] - 1))
+    return scores.masked_fill(torch.zeros_like(scores, dtype=torch.bool).scatter(1, order, farness > last), -torch.inf)

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from transformers import LogitsProcessorList, PreTrainedModel, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import PreTrainedModel, TemperatureLogitsWarper
 
 from canary.domain.pairs import Columns
 from canary.domain.traffic import SamplingParams
-from canary.engine import trace
+from canary.engine import reference, trace
+from canary.engine.logprobs import TokenLogprobs
+from canary.engine.penalties import Shaping
 
 # A processed row farther than this from transformers' processing of the very same raw row is no rounding: ties at the edge of a
 # nucleus may fall either way in 16 bit, which moves one token's mass; a skipped temperature or filter moves a tenth and more.
@@ -67,6 +69,8 @@ def score(
     params: SamplingParams,
     processed: torch.Tensor | None = None,
     remembered: Remembered | None = None,
+    shaping: Shaping | None = None,
+    told: Sequence[TokenLogprobs] = (),
 ) -> Columns:
     """Compare the engine's rows with the reference's.
 
@@ -78,12 +82,20 @@ def score(
         params: of the request; greedy compares at temperature 1.
         processed: the rows that the tokens were drawn from, [T, V]; None for greedy requests.
         remembered: where the other arm's reference rows may be.
+        shaping: the request's bias, penalties, bans and minimum length as token ids.
+        told: log-probabilities that the request asked for.
 
     Returns:
-        `ROW_COLUMNS` without `replay_tv`: total variation between the two softmax rows at the temperature, the reference's
-        largest logit minus that of the emitted token, and that temperature. A token whose processed row is not what transformers
-        makes of the same raw row has distance 1.
+        `ROW_COLUMNS` without `replay_tv`: total variation between the two raw softmax rows at the temperature, the reference's
+        largest logit minus that of the emitted token (after bias, penalties and bans), and that temperature. A token whose
+        processed row is not what transformers makes of the same raw row has distance 1.
+
+    Raises:
+        IdentityError: a told log-probability is not that of its row.
+        ValueError: the parameters change logits and `shaping` is missing.
     """
+    if params.shaped and shaping is None:
+        raise ValueError("the request changes logits, so its shaping is needed")
     if not token_ids:
         return trace.pack(dict.fromkeys(("row_tv", "logit_gap", "temperature"), torch.zeros(0)))
     ids = torch.tensor([[*prompt_ids, *token_ids[:-1]]], device=model.device)
@@ -93,18 +105,31 @@ def score(
     temperature = float(params.temperature) if params.temperature > 0 else 1.0
     warp = TemperatureLogitsWarper(temperature)
     distance = trace.row_distance(warp(ids, engine).softmax(-1), warp(ids, logits).softmax(-1))  # [T]
-    if processed is not None and params.temperature > 0:
-        expected = _processors(params)(ids, engine).softmax(-1)
-        distance[trace.row_distance(processed.float(), expected) > PROCESSING_TOLERANCE] = 1.0
-    gap = trace.logit_gap(logits, torch.tensor(list(token_ids), device=logits.device))
+    tokens = torch.tensor(list(token_ids), device=logits.device)
+    shaped = reference.shaped(shaping, prompt_ids, token_ids, engine)
+    logs, wrong = _processing(params, shaped, processed, tokens)
+    distance[wrong] = 1.0
+    if params.logprobs is not None:
+        reference.check_told(told, token_ids, engine.log_softmax(-1), logs)
+    gap = trace.logit_gap(reference.shaped(shaping, prompt_ids, token_ids, logits), tokens)
     return trace.pack({"row_tv": distance, "logit_gap": gap, "temperature": torch.full_like(gap, temperature)})
 
 
-def _processors(params: SamplingParams) -> LogitsProcessorList:
-    """transformers' own processors for a sampled request, in its own order."""
-    chosen = LogitsProcessorList([TemperatureLogitsWarper(float(params.temperature))])
-    if params.top_k > 0:
-        chosen.append(TopKLogitsWarper(params.top_k))
-    if params.top_p < 1:
-        chosen.append(TopPLogitsWarper(params.top_p))
-    return chosen
+def _processing(
+    params: SamplingParams, shaped: torch.Tensor, processed: torch.Tensor | None, tokens: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities that an answer's tokens were drawn by, and where our processing is not transformers'.
+
+    Args:
+        shaped: [T, V] the engine's rows after transformers' bias, penalties, bans and minimum length.
+        processed: [T, V] the rows that were drawn from, None where none were kept.
+
+    Returns:
+        [T, V] and [T] bool. A greedy token has no row to compare: it is wrong where it is not the shaped row's largest.
+    """
+    if params.temperature == 0:
+        return shaped.log_softmax(-1), (trace.logit_gap(shaped, tokens) > PROCESSING_TOLERANCE) & params.shaped
+    expected = reference.warped(params, shaped)
+    if processed is None:
+        return expected.log(), torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
+    return processed.float().log(), trace.row_distance(processed.float(), expected) > PROCESSING_TOLERANCE

@@ -17,6 +17,11 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 
+# Under token rejection what lies behind the first rejection of a round decides nothing, so a number may be drawn once more at its
+# position in the next round. Where the drafts of a round are judged together every one of them and every uniform has had its say,
+# and drawn again it would be known: there a round's numbers are counted from its start times this, which is above any k.
+ROUND_SPACING = 64
+
 
 class Stream(IntEnum):
     """What a draw is for; two streams of one request never share a number."""

@@ -6,120 +6,20 @@ It reads what the engine drew from and never draws anything itself; the rows do 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from canary.domain.pairs import ALTERNATIVES, ROW_COLUMNS, TILTS, TRACE_COLUMNS, Columns, Provenance
+from canary.domain.pairs import ALTERNATIVES, BLOCK_COLUMNS, ROW_COLUMNS, TILTS, TRACE_COLUMNS, Columns, Provenance
 from canary.engine import alternatives as bank
 from canary.engine import judged
 from canary.engine.alternatives import Alternative
+from canary.engine.emitted import EmittedRows as EmittedRows
+from canary.engine.emitted import gather_emitted as gather_emitted
 from canary.engine.sampling import argmax, block_sums, mass, mass_around
-from canary.engine.verify import Verified
 
 _TINY = 1e-300
-
-
-@dataclass(frozen=True, slots=True)
-class EmittedRows:
-    """Everything about the N tokens that one step emitted, request after request, position after position.
-
-    Args:
-        owner: [N] int64, the batch row of the request.
-        tokens: [N] int64, emitted.
-        target_probs: [N, V] processed target rows at their positions.
-        position_in_round: [N] int64, 0 is the first position of the round.
-        provenance: [N] int64, `Provenance`.
-        drafted: [N] bool, a draft token was judged here.
-        greedy: [N] bool, the request is greedy: its ratios stay 0.
-        pit_uniforms: [N] float64, the V of the randomised PIT.
-        draft_tokens: [N] int64, the judged draft; read only where `drafted`.
-        accept_uniform: [N], what the draft was judged with; read only where `drafted`.
-        previous_probs: [N, V] processed rows one position earlier; read only where `has_previous`.
-        has_previous: [N] bool, False at a request's first token.
-        draft_probs: [N, V] rows that the drafts were drawn from, read only where `drafted`; None for one-hot drafts.
-        unfiltered_probs: [N, V], see `sampling.unfiltered`; None where it equals the target rows.
-    """
-
-    owner: Tensor
-    tokens: Tensor
-    target_probs: Tensor
-    position_in_round: Tensor
-    provenance: Tensor
-    drafted: Tensor
-    greedy: Tensor
-    pit_uniforms: Tensor
-    draft_tokens: Tensor
-    accept_uniform: Tensor
-    previous_probs: Tensor
-    has_previous: Tensor
-    draft_probs: Tensor | None = None
-    unfiltered_probs: Tensor | None = None
-
-
-def gather_emitted(
-    verified: Verified,
-    target_probs: Tensor,
-    draft_tokens: Tensor,
-    draft_len: Tensor,
-    draft_probs: Tensor | None,
-    accept_uniforms: Tensor,
-    *,
-    num_emitted: Tensor,
-    greedy: Tensor,
-    pit_uniforms: Tensor,
-    previous_probs: Tensor,
-    has_previous: Tensor,
-    unfiltered_probs: Tensor | None = None,
-) -> EmittedRows:
-    """Pick the emitted positions out of one verified round.
-
-    Args:
-        verified, target_probs, draft_tokens, draft_len, draft_probs, accept_uniforms: as they went through `verify`, B requests.
-        num_emitted: [B] int64, tokens of the round that survived the cut by stop, EOS or length; 0 leaves the request out.
-        greedy, has_previous: [B] bool; `has_previous` is False where the round starts the request.
-        pit_uniforms: [B, k+1].
-        previous_probs: [B, V] processed row of each request's last emitted token before the round.
-        unfiltered_probs: [B, k+1, V] or None.
-    """
-    columns = torch.arange(target_probs.shape[1], device=target_probs.device)
-    owner, position = (columns < num_emitted[:, None]).nonzero(as_tuple=True)  # [N]
-    accepted, drafted = position < verified.num_accepted[owner], position < draft_len[owner]
-    if draft_tokens.shape[1] == 0:  # a column that is never read, so that one indexing serves every width
-        nothing = torch.zeros(len(num_emitted), 1, device=target_probs.device)
-        draft_tokens, accept_uniforms, draft_probs = nothing.long(), nothing, None
-    at = (owner, position.clamp_max(draft_tokens.shape[1] - 1))
-    return EmittedRows(
-        owner=owner,
-        tokens=torch.where(accepted, draft_tokens[at], verified.next_token[owner]),
-        target_probs=target_probs[owner, position],
-        position_in_round=position,
-        provenance=_provenance(drafted, accepted, draft_len[owner] > 0),
-        drafted=drafted,
-        greedy=greedy[owner],
-        pit_uniforms=pit_uniforms[owner, position],
-        draft_tokens=draft_tokens[at],
-        accept_uniform=accept_uniforms[at],
-        previous_probs=_one_before(target_probs, previous_probs, owner, position),
-        has_previous=has_previous[owner] | (position > 0),
-        draft_probs=None if draft_probs is None else draft_probs[at],
-        unfiltered_probs=None if unfiltered_probs is None else unfiltered_probs[owner, position],
-    )
-
-
-def _one_before(target_probs: Tensor, previous_probs: Tensor, owner: Tensor, position: Tensor) -> Tensor:
-    rows = target_probs[owner, (position - 1).clamp_min(0)]
-    first = position == 0
-    rows[first] = previous_probs[owner[first]].to(rows.dtype)
-    return rows
-
-
-def _provenance(drafted: Tensor, accepted: Tensor, after_drafts: Tensor) -> Tensor:
-    judged = torch.where(accepted, int(Provenance.ACCEPTED), int(Provenance.RECOVERED))
-    last = torch.where(after_drafts, int(Provenance.BONUS), int(Provenance.PLAIN))
-    return torch.where(drafted, judged, last)
 
 
 def trace_rows(rows: EmittedRows, *, want_tv: bool) -> dict[str, Tensor]:
@@ -169,6 +69,7 @@ def trace_rows(rows: EmittedRows, *, want_tv: bool) -> dict[str, Tensor]:
         **_draft_columns(rows),
         **_recovered_columns(rows),
         "bonus_log_ratio": _bonus_column(rows, p),
+        **({} if rows.together is None else rows.together.columns()),
     }
 
 
@@ -264,14 +165,14 @@ def pack(columns: Mapping[str, Tensor]) -> Columns:
     """Pack one request's columns.
 
     Args:
-        columns: any of `TRACE_COLUMNS` and `ROW_COLUMNS`; [n] or [n, values per token], tokens in order.
+        columns: any of `TRACE_COLUMNS`, `BLOCK_COLUMNS` and `ROW_COLUMNS`; [n] or [n, values per token], tokens in order.
 
     Raises:
         ValueError: an unknown column, a wrong shape, or lengths that differ.
     """
     data, num_tokens = {}, None
     for name, values in columns.items():
-        kind = TRACE_COLUMNS.get(name) or ROW_COLUMNS.get(name)
+        kind = TRACE_COLUMNS.get(name) or BLOCK_COLUMNS.get(name) or ROW_COLUMNS.get(name)
         if kind is None:
             raise ValueError(f"{name!r} is not a column of a trace")
         dtype, width = kind

@@ -11,10 +11,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from canary.domain.pairs import Scheme
 from canary.engine.sampling import INVALID, argmax, draw
-
-SCHEME = Scheme.TOKEN  # what `verify` declares to those who test its draws one by one
 
 
 class Verified(NamedTuple):
@@ -24,12 +21,14 @@ class Verified(NamedTuple):
         num_accepted: [B] int64, the accepted prefix of the drafts.
         next_token: [B] int64, the recovered token after a rejection, else the bonus (or plain) token. `INVALID` where a row, a
             draft or a draft row that had to be read was not a distribution: the request must fail, whatever `num_accepted` says.
-        accept_threshold: [B, k] min(1, p/q) of every draft token, NaN beyond `draft_len`.
+        accept_threshold: [B, k] min(1, p/q) of every draft token (block: h, see `verify_block`), NaN beyond `draft_len`.
+        accept_uniforms: [B, k], what the drafts were judged with where that is not what was handed over; see `verify_coupled`.
     """
 
     num_accepted: Tensor
     next_token: Tensor
     accept_threshold: Tensor
+    accept_uniforms: Tensor | None = None
 
 
 class Verify(Protocol):

@@ -16,7 +16,7 @@ from canary.domain.evidence import GateEvidence
 from canary.domain.pairs import ALTERNATIVES, TILTS, DrafterKind, Pair, Provenance, Scheme
 from canary.stats.batch import Batch, Together
 from canary.stats.bets import LAMBDAS, Array, excess_of, log_mean_exp, sum_log_bets, unigram_log_ratio
-from canary.stats.judged import impossible
+from canary.stats.judged import impossible, in_effect
 from canary.stats.part import Context, Sums, Vector
 from canary.stats.suspects import Diagnosis, diagnose
 
@@ -51,15 +51,18 @@ STANDING: dict[str, dict[DrafterKind, Standing]] = {
     "pit_ratio_all_directions": _DENSE,
     **dict.fromkeys(("acc", "acc_over", "acc_under", "acc_uniform", "res", "res_pit", "resv", "bonus"), _BOTH),
     **{f"res_{tilt}": _BOTH for tilt in TILTS},
-    **dict.fromkeys(("draft_pit", "acc_uniform_draft", "res_draft_up", "res_shared_noise"), _DENSE),
+    **dict.fromkeys(("acc_block", "draft_pit", "acc_uniform_draft", "res_draft_up", "res_shared_noise"), _DENSE),
 }
 
-# The schemes other than token rejection are lossless too, but they accept by another rule and recover from another row; a wrong
-# draft row harms none of them. Every position's union, and a bonus draw, follow p under all of them.
-RULE_BOUND = frozenset({"acc", "acc_over", "acc_under", "acc_uniform", "draft_pit", "res", "res_pit", "resv"})
+# The schemes other than token and block rejection are lossless too, but accept by another rule and recover from another row; a
+# wrong draft row harms none of them. Every position's union, and a bonus draw, follow p under all of them. Under block rejection
+# whether a draft is accepted depends on those after it, so that no bet may look at one verdict alone: the round as a whole is
+# judged as well, and of its drafts, uniforms and verdicts the first, which is seen whatever comes (docs/adr/0008).
+RULE_BOUND = frozenset({"acc", "acc_block", "acc_over", "acc_under", "acc_uniform", "draft_pit", "res", "res_pit", "resv"})
 FORBIDDEN: dict[Scheme, frozenset[str]] = {
-    Scheme.TOKEN: frozenset(),
-    **dict.fromkeys((Scheme.GREEDY, Scheme.BLOCK, Scheme.EXACT_MATCH, Scheme.TREE), RULE_BOUND),
+    Scheme.TOKEN: frozenset({"acc_block"}),
+    Scheme.BLOCK: frozenset(),
+    **dict.fromkeys((Scheme.GREEDY, Scheme.EXACT_MATCH, Scheme.TREE), RULE_BOUND),
 }
 
 RECOVERED = "recovered"
@@ -76,7 +79,7 @@ def standing(test: str, kind: DrafterKind, scheme: Scheme) -> Standing:
         KeyError: there is no such test.
     """
     found = STANDING[test][kind]
-    return Standing.FORBIDDEN if test in FORBIDDEN[scheme] else found
+    return Standing.FORBIDDEN if found is Standing.ACTIVE and test in FORBIDDEN[in_effect(kind, scheme)] else found
 
 
 def is_active(test: str, kind: DrafterKind, scheme: Scheme = Scheme.TOKEN) -> bool:

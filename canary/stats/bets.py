@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canary.domain.errors import UsageError
-from canary.domain.pairs import ALTERNATIVES, ROW_COLUMNS, TRACE_COLUMNS, Columns, Generation, Pair
+from canary.domain.pairs import ALTERNATIVES, BLOCK_COLUMNS, ROW_COLUMNS, TRACE_COLUMNS, Columns, Generation, Pair
 from canary.domain.traffic import Stratum
 from canary.stats.ragged import Ragged
 
@@ -26,7 +26,7 @@ MAX_LOG_RATIO = math.log(1e9)
 CLIPPED = MAX_LOG_RATIO - 1e-5  # the trace clips at ln 1e9 and stores float32, so the true ratio may be anything above
 BEYOND = 80.0  # stands for a clipped log-ratio where a larger one is the safe side
 SEEN = 1e-6  # a log-ratio of this size differs from 0 by more than rounding
-KNOWN: Mapping[str, tuple[str, int]] = {**TRACE_COLUMNS, **ROW_COLUMNS}
+KNOWN: Mapping[str, tuple[str, int]] = {**TRACE_COLUMNS, **BLOCK_COLUMNS, **ROW_COLUMNS}
 INFORMATIVE = 0.01  # a token whose row leaves at least this much outside its largest entry
 
 

@@ -50,7 +50,7 @@ def deviations(accepted: Flags, threshold: Array) -> Array:
 
 def accept_bets(deviation: Array) -> Array:
     """1 + theta (+-D - .005): [..., 2] to [..., 2 * thetas], of every judgement."""
-    return np.asarray(1 + deviation[..., None, :] * _ACCEPT[:, None]).reshape(*deviation.shape[:-1], -1)
+    return np.asarray(1 + deviation[..., None, :] * _ACCEPT[:, None]).reshape(*deviation.shape[:-1], 2 * len(_ACCEPT))
 
 
 def certain_bets(downwards: Array) -> Array:

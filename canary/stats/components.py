@@ -16,10 +16,10 @@ from canary.domain.evidence import GateEvidence
 from canary.domain.pairs import TILTS, DrafterKind, Scheme
 from canary.stats import component_bets as bets
 from canary.stats import component_watch
-from canary.stats.bank import is_active
+from canary.stats.bank import FORBIDDEN, is_active
 from canary.stats.batch import Batch, Together
 from canary.stats.bets import LAMBDAS, Array, log_mean_exp
-from canary.stats.judged import BONUS_ALTERNATIVES, Judged, judged_of
+from canary.stats.judged import BONUS_ALTERNATIVES, Judged, in_effect, judged_of
 from canary.stats.part import Context, Sums, Vector
 from canary.stats.ragged import Flags, Ragged
 from canary.stats.rates import rate_above
@@ -77,6 +77,7 @@ def _hits(groups: Ragged, hits: Flags) -> Array:
 def _pit_sums(j: Judged, active: tuple[str, ...]) -> dict[str, Array]:
     """The PIT sums of the active e-processes, worked out together."""
     values = {
+        "acc_block": (j.drafts, j.round_pit),
         "acc_uniform": (j.drafts, j.uniform),
         "draft_pit": (j.drafts, j.draft_pit),
         "res_pit": (j.recoveries, j.residual_pit),
@@ -97,6 +98,10 @@ COMPONENTS: dict[str, Component] = {
     "acc": Component(
         lambda kind: bets.ACCEPT_GROUPS,
         lambda j, kind, pits: bets.accept_sums(j.drafts, j.accepted, j.threshold),
+    ),
+    "acc_block": Component(
+        lambda kind: (bets.PIT_NAMES,),
+        lambda j, kind, pits: (pits["acc_block"],),
     ),
     "acc_over": Component(
         _counted("accepted_against_rule", "judged"),
@@ -137,11 +142,27 @@ COMPONENTS: dict[str, Component] = {
 
 RATES = {name: component.rate for name, component in COMPONENTS.items()}
 
+# Where the drafts of a round are judged together: e-process -> what it leaves out. Which of these are emitted or recovered from
+# depends on drafts that come after them, so that none could be bet on by itself.
+PARTLY: Mapping[str, str] = {
+    "acc": "single verdicts on drafts after a round's first",
+    "acc_uniform": "uniforms after a round's first",
+    "draft_pit": "drafts after a round's first",
+}
+
 
 @cache
 def active_components(kind: DrafterKind, scheme: Scheme) -> tuple[str, ...]:
     """Names of the e-processes that may bet, in their fixed order."""
     return tuple(name for name in COMPONENTS if is_active(name, kind, scheme))
+
+
+def not_tested(kind: DrafterKind, scheme: Scheme) -> dict[str, str]:
+    """What a scheme keeps the component tests from betting on: e-process -> which draws; {} under token rejection."""
+    rule = in_effect(kind, scheme)
+    if rule in (Scheme.TOKEN, Scheme.BLOCK):
+        return dict(PARTLY) if rule is Scheme.BLOCK else {}
+    return {name: "all of it" for name in COMPONENTS if name in FORBIDDEN[rule]}
 
 
 @cache
@@ -171,7 +192,7 @@ class Components(Together):
         kind, active = batch.context.drafter_kind, active_components(batch.context.drafter_kind, batch.context.scheme)
         if not batch.sampled or not active:
             return np.zeros((len(batch.pairs), len(self.names(batch.context))))
-        judged = judged_of(batch.traces, kind)
+        judged = judged_of(batch.traces, kind, batch.context.scheme)
         pits = _pit_sums(judged, active)
         groups = [group for name in active for group in COMPONENTS[name].increments(judged, kind, pits)]
         return batch.spread(np.concatenate(groups, axis=1, dtype=np.float64))

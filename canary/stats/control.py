@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from canary.domain.evidence import GateEvidence, GateRole, Verdict
+from canary.domain.pairs import Scheme
 from canary.domain.traffic import Stratum
 from canary.stats import losslessness
 from canary.stats.battery import Battery, default_parts
@@ -43,7 +44,7 @@ WORDS: Mapping[str, str] = {
 
 def control_context(context: Context) -> Context:
     """The attempt's context with k = 0: nothing is drafted, so whatever is built from a draft is inert."""
-    return replace(context, num_speculative_tokens=0)
+    return replace(context, num_speculative_tokens=0, scheme=Scheme.TOKEN)
 
 
 def control_battery(context: Context) -> Battery:

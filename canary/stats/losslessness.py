@@ -12,6 +12,7 @@ from canary.domain import budget
 from canary.domain.evidence import GateEvidence, GateRole, Verdict
 from canary.domain.traffic import Stratum
 from canary.stats.bets import log_weighted_sum
+from canary.stats.components import not_tested
 from canary.stats.part import Context
 from canary.stats.suspects import DRAFT_FAMILY, SUSPECTS, Diagnosis
 
@@ -30,13 +31,13 @@ TOGETHER: dict[Stratum, float] = {Stratum.SAMPLED: 0.6, Stratum.GREEDY: 0.2}
 # evenly. A drafted token that is not from the reported row belongs to the acceptance draw: min(1, p/q) is the wrong rule for it,
 # so that the output is not the target's, however right the verifier is.
 COMPONENTS: tuple[tuple[float, tuple[str, ...]], ...] = (
-    (budget.ACC_WEIGHT, ("acc", "acc_over", "acc_under", "acc_uniform", "draft_pit")),
+    (budget.ACC_WEIGHT, ("acc", "acc_block", "acc_over", "acc_under", "acc_uniform", "draft_pit")),
     (budget.RES_WEIGHT, ("res", "res_pit", "resv", "bonus")),
     (budget.XREQ_WEIGHT, ("xreq",)),
 )
 COMPONENT_KEYS = tuple(key for _, keys in COMPONENTS for key in keys)
 # Of these the bank may know better: what is wrong with the rows shows in how drafts are judged, too.
-UNSPECIFIC = ("acc", "acc_over", "acc_under", "res", "resv")
+UNSPECIFIC = ("acc", "acc_block", "acc_over", "acc_under", "res", "resv")
 UNNAMED = ("pit_id", "pit_ratio", "res_pit")  # they see that something leans, never what does
 
 
@@ -133,6 +134,9 @@ def judge(
     else:
         verdict, reason = Verdict.PASS, "no_difference_proven"
         sentence = f"No difference from the target is proven; e-value {shown(now)} of {limit:g} after {num_pairs} pairs."
+    if untested := not_tested(context.drafter_kind, context.scheme) if strata[Stratum.SAMPLED] > 0 else {}:
+        words = "; ".join(f"{name} ({what})" for name, what in untested.items())
+        sentence += f" Not tested under {context.scheme} verification: {words}."
     return GateEvidence(
         gate=GATE,
         role=GateRole.SAFETY,
@@ -145,6 +149,7 @@ def judge(
         details={
             **_details(log_e, strata, now, peak, name, diagnosis),
             "component_fired": component_fired(context, log_e if peaks is None else peaks),
+            **({"not_tested": untested} if untested else {}),
         },
     )
 

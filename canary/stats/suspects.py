@@ -77,6 +77,11 @@ SUSPECTS: dict[str, Suspect] = {
         "drafts are not accepted as often as the rule min(1, p/q) says",
         "vllm-project/vllm 5131",
     ),
+    "acc_block": Suspect(
+        "acceptance_rate_off",
+        "rounds are not accepted as far as block verification accepts their drafts",
+        "vllm-project/vllm 5131",
+    ),
     "acc_over": Suspect(
         "accepted_against_rule",
         "drafts are accepted that the rule rejects at their recorded uniform, as when uniforms come out 0",

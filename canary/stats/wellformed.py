@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from canary.domain.errors import UsageError
-from canary.domain.pairs import TRACE_COLUMNS, Generation, Pair, Provenance
+from canary.domain.pairs import BLOCK_COLUMNS, TRACE_COLUMNS, Generation, Pair, Provenance, Scheme
 from canary.domain.traffic import Stratum
 from canary.stats import comparable
 from canary.stats.bank import is_active
 from canary.stats.batch import Batch, Table
 from canary.stats.bets import Array, require_columns
+from canary.stats.judged import first_of_round, in_effect
 from canary.stats.part import Context
 from canary.stats.ragged import Flags
 
@@ -71,7 +72,9 @@ def _arms(pair: Pair, context: Context) -> str | None:
     if candidate.trace is None:
         return "candidate: trace is missing" if sampled else None
     try:
-        require_columns(candidate.trace, TRACE_COLUMNS if sampled else ROUND_COLUMNS)
+        block = in_effect(context.drafter_kind, context.scheme) is Scheme.BLOCK
+        needed = (*TRACE_COLUMNS, *BLOCK_COLUMNS) if block else TRACE_COLUMNS
+        require_columns(candidate.trace, needed if sampled else ROUND_COLUMNS)
     except UsageError as error:
         return f"candidate: trace: {error}"
     return None
@@ -166,8 +169,10 @@ def _masses(table: Table) -> Iterator[Rule]:
 def _judged(table: Table, context: Context) -> Iterator[Rule]:
     """What is missing or impossible where a draft was judged or a token recovered, as far as the component tests read it."""
     drafted, recovered = table.column("drafted") == 1, table.column("provenance") == Provenance.RECOVERED
+    block = in_effect(context.drafter_kind, context.scheme) is Scheme.BLOCK
     read = {
         "acc": {"accept_threshold": drafted, "accept_uniform": drafted},
+        **({"acc_block": _of_rounds(table, recovered)} if block else {}),
         "draft_pit": {"draft_pit": drafted, "draft_mid": drafted},
         "res_pit": {"residual_pit": recovered},
     }
@@ -179,6 +184,12 @@ def _judged(table: Table, context: Context) -> Iterator[Rule]:
             yield _anywhere(table, where & np.isnan(values)), _said(f"{name} is not a number where one is needed")
             outside = where & ((values < -ROUNDING) | (values > 1 + ROUNDING))
             yield _anywhere(table, outside), _said(f"{name} is outside 0 to 1")
+
+
+def _of_rounds(table: Table, recovered: Flags) -> dict[str, Flags]:
+    """What is needed where of rounds whose drafts were judged together."""
+    first = first_of_round(table)
+    return {"block_pit": first, "accept_uniform": first, "block_weight": recovered}
 
 
 def _rounds(table: Table, pairs: Sequence[Pair], context: Context) -> Iterator[Rule]:

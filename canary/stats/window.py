@@ -6,7 +6,7 @@ bet: those never restart within an attempt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,15 +61,21 @@ class _Item:
     stored_at: float
 
 
+def _candidates(item: FoldItem) -> bool:
+    return not item.control
+
+
 class Window:
     """The restarted parts of an attempt's battery, at the window's own error budget.
 
     Args:
         main: the attempt's battery.
         number: see `WindowState`; it sets the budget (`domain.budget.window_alpha`).
+        counts: whether an ordinal is evidence about the candidate's traffic; all but A/A ones by default.
     """
 
-    def __init__(self, main: Battery, number: int) -> None:
+    def __init__(self, main: Battery, number: int, counts: Callable[[FoldItem], bool] = _candidates) -> None:
+        self._counts = counts
         places = [place for place in main.layout.places if place.part.name in RESTARTED]
         context = replace(main.context, alpha=budget.window_alpha(main.context.alpha, number))
         self._battery = Battery(context, [place.part for place in places], _no_kill)
@@ -81,7 +87,7 @@ class Window:
         return WindowState(stage, self._number, ordinal, replace(self._battery.start(), folded=ordinal))
 
     def fold(self, window: WindowState, items: Iterable[FoldItem]) -> WindowState:
-        """Add the attempt's next ordinals; A/A pairs are passed by.
+        """Add the attempt's next ordinals; A/A pairs and those of left-out strata are passed by.
 
         Raises:
             ConflictError: see `Battery.fold`.
@@ -107,7 +113,7 @@ class Window:
         return tuple(mine.get(gate.gate, gate) for gate in gates)
 
     def _item(self, item: FoldItem) -> Elsewhere | _Item:
-        if item.control or not item.increments:
+        if not self._counts(item) or not item.increments:
             return Elsewhere(item.ordinal)
         increments = pack(unpack(item.increments)[self._taken])
         return _Item(item.ordinal, increments, item.calibration_hash, item.stored_at)

@@ -1,7 +1,7 @@
 """The engine's speed against itself and against transformers: `python -m tests.bench.engine`.
 
-bf16, batch 1, greedy, untraced, the demo's prompts, prefill included. Variants of one prompt run back to back in random order and
-only medians of their ratios are judged: a machine drifts by more than the bars between minutes. A miss exits with 1.
+Every figure is a ratio within this run, of turns that were taken back to back, and names dtype and forward; only medians are
+judged: a machine drifts by more than the bars between minutes. `--only PART` runs one part. A miss exits with 1.
 """
 
 from __future__ import annotations
@@ -12,38 +12,107 @@ import os
 import random
 import statistics
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 from transformers import PreTrainedModel
-from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 from canary.domain.traffic import SamplingParams
 from canary.engine import checkpoints
 from canary.engine.decode import Decoder
-from canary.engine.drafters.ngram import History, NgramDrafter
-from canary.engine.forward import RowForward
+from canary.engine.drafters.ngram import NgramDrafter
+from canary.engine.forward import FAST, PLAIN, RowForward
 from canary.engine.requests import Job
+from tests.bench import engine_steps as steps
+from tests.bench.engine_replay import replay
 
 PROMPTS = Path(__file__).parents[2] / "canary" / "cli" / "demo" / "prompts"
+ROUTES = ("math", "rag", "faq", "creative")
+HALF, SINGLE = "bfloat16", "float32"
 K = 4
-MAX_NGRAM = 3
-# (route, figure) -> smallest median
-BARS = {
-    ("math", "ngram / k0"): 1.3,
-    ("rag", "ngram / k0"): 1.1,
-    ("math", "k0 / generate"): 0.97,
-    ("rag", "k0 / generate"): 0.97,
-    ("math", "replay / lookup"): 0.97,
-    ("rag", "replay / lookup"): 0.97,
-}
+MAX_NGRAM = 3  # of the copying drafter
+ROWS = 8
 
 Variant = Callable[[Sequence[int]], list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What a median has to reach; `most` turns it round."""
+
+    must: float
+    stretch: float
+    most: bool = False
+
+    def judge(self, median: float) -> str:
+        reached = (lambda bar: median <= bar) if self.most else (lambda bar: median >= bar)
+        return "stretch" if reached(self.stretch) else "ok" if reached(self.must) else "MISS"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the table."""
+
+    name: str
+    what: str
+    dtype: str
+    forward: str
+    values: tuple[float, ...]
+    bar: Bar | None = None
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def verdict(self) -> str:
+        return "" if self.bar is None else self.bar.judge(self.median)
+
+    def line(self) -> str:
+        bar = "" if self.bar is None else f"{self.bar.must:7.2f}{self.bar.stretch:7.2f}  {self.verdict}"
+        spread = f"{self.median:8.2f}{min(self.values):8.2f}{max(self.values):8.2f}"
+        return f"{self.name:24}{self.what:14}{self.dtype:10}{self.forward:7}{spread}{bar}"
+
+
+@dataclass(slots=True)
+class Setup:
+    """The model in both dtypes, loaded when first asked for, and the routes' prompts as tokens."""
+
+    path: Path
+    prompts: int
+    new: int
+    rng: random.Random
+    _loaded: dict[str, tuple[PreTrainedModel, Any]] = field(default_factory=dict)
+    _rows: dict[tuple[str, str], RowForward] = field(default_factory=dict)
+
+    def model(self, dtype: str) -> PreTrainedModel:
+        if dtype not in self._loaded:
+            self._loaded[dtype] = checkpoints.load(self.path, dtype)
+        return self._loaded[dtype][0]
+
+    @property
+    def words(self) -> Any:
+        if not self._loaded:
+            self.model(HALF)
+        return next(iter(self._loaded.values()))[1]
+
+    def rows(self, dtype: str, forward: str) -> RowForward:
+        if (dtype, forward) not in self._rows:
+            self._rows[dtype, forward] = RowForward(self.model(dtype), ROWS, forward=forward)
+        return self._rows[dtype, forward]
+
+    def tokens(self, route: str, count: int) -> list[list[int]]:
+        lines = (PROMPTS / f"{route}.jsonl").read_text().splitlines()
+        chats = [json.loads(line)["messages"] for line in self.rng.sample(lines, min(count, len(lines)))]
+        texts = [self.words.apply_chat_template(c, add_generation_prompt=True, tokenize=False) for c in chats]
+        return [self.words(t, add_special_tokens=False)["input_ids"] for t in texts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,111 +124,160 @@ class Timed:
     text: list[int]
 
 
-def variants(model: PreTrainedModel, words: object, ends: frozenset[int], new: int) -> dict[str, Variant]:
-    """What is timed: each takes a prompt's tokens and returns the answer's."""
-    rows = RowForward(model, 1)
-    plain = Decoder(rows, words, ends)  # type: ignore[arg-type]
-    copying = Decoder(rows, words, ends, NgramDrafter(1, MAX_NGRAM), K)  # type: ignore[arg-type]
+def variants(setup: Setup) -> dict[str, Variant]:
+    """What is timed request by request: each takes a prompt's tokens and returns the answer's."""
+    model = setup.model(HALF)
+    ends = checkpoints.eos_ids(model, setup.words)
 
-    def own(loop: Decoder) -> Variant:
-        def run(ids: Sequence[int]) -> list[int]:
-            (done,) = loop.run([Job(0, tuple(ids), SamplingParams(new, temperature=0.0), (0, 0))])
-            return done.token_ids
+    def own(ids: Sequence[int], loop: Decoder) -> list[int]:
+        (done,) = loop.run([Job(0, tuple(ids), SamplingParams(setup.new, temperature=0.0), (0, 0))])
+        return done.token_ids
 
-        return run
-
-    def generate(ids: Sequence[int]) -> list[int]:
+    def theirs(ids: Sequence[int], **more: int) -> list[int]:
         with torch.inference_mode():
-            out = model.generate(torch.tensor([list(ids)]), max_new_tokens=new, do_sample=False)  # type: ignore[operator]
+            out = model.generate(torch.tensor([list(ids)]), max_new_tokens=setup.new, do_sample=False, **more)  # type: ignore[operator]
         tokens: list[int] = out[0, len(ids) :].tolist()
         return tokens
 
-    return {"k0": own(plain), "ngram": own(copying), "generate": generate}
+    found: dict[str, Variant] = {"generate": theirs, "lookup": partial(theirs, prompt_lookup_num_tokens=K)}
+    for forward in (PLAIN, FAST):
+        rows = setup.rows(HALF, forward)
+        found[f"k0 {forward}"] = partial(own, loop=Decoder(rows, setup.words, ends))
+        found[f"ngram {forward}"] = partial(own, loop=Decoder(rows, setup.words, ends, NgramDrafter(ROWS, MAX_NGRAM), K))
+    rows = setup.rows(SINGLE, FAST)
+    found["k0 fp32"] = partial(own, loop=Decoder(rows, setup.words, ends))
+    found["ngram fp32"] = partial(own, loop=Decoder(rows, setup.words, ends, NgramDrafter(ROWS, MAX_NGRAM), K))
+    return found
 
 
-def time_all(runs: dict[str, Variant], prompts: Sequence[list[int]], rng: random.Random) -> list[Timed]:
+def time_all(runs: dict[str, Variant], prompts: Sequence[list[int]], rng: random.Random, told: str) -> list[Timed]:
     """Every variant on every prompt, interleaved."""
     measured = []
-    for prompt in prompts:
+    for at, prompt in enumerate(prompts):
         order, per_token, text = list(runs), {}, []
         rng.shuffle(order)
         for name in order:
             start = perf_counter()
             answer = runs[name](prompt)
             per_token[name] = (perf_counter() - start) / len(answer)
-            if name == "k0":
+            if name == f"k0 {FAST}":
                 text = answer
         measured.append(Timed(per_token, prompt, text))
+        print(f"{told}: {at + 1} of {len(prompts)}", file=sys.stderr, flush=True)
     return measured
 
 
-def forwards(prompt: list[int], text: list[int], draft: Callable[[list[int]], list[int]]) -> int:
-    """Target forwards after the prefill that a drafter needs for a given text."""
-    at, count = 1, 0
-    while at < len(text):
-        accepted = 0
-        for proposed, token in zip(draft(prompt + text[:at]), text[at:-1], strict=False):
-            if proposed != token:
-                break
-            accepted += 1
-        at, count = at + accepted + 1, count + 1
-    return count
+def requests(setup: Setup) -> Iterator[Figure]:
+    """Whole requests one by one, prefill included."""
+    runs = variants(setup)
+    time_all(runs, setup.tokens(ROUTES[0], 1), setup.rng, "warming up")  # caches and allocator
+    for route in ROUTES:
+        measured = time_all(runs, setup.tokens(route, setup.prompts), setup.rng, route)
+
+        def ratio(faster: str, slower: str, measured: Sequence[Timed] = measured) -> tuple[float, ...]:
+            return tuple(m.per_token[slower] / m.per_token[faster] for m in measured)
+
+        copying = route in ("math", "rag")
+        for forward in (PLAIN, FAST):
+            bar = Bar(1.5, 2.0) if forward == FAST else Bar(0.97, 1.15)
+            yield Figure("k0 / generate", route, HALF, forward, ratio(f"k0 {forward}", "generate"), bar)
+            yield Figure("ngram / k0", route, HALF, forward, ratio(f"ngram {forward}", f"k0 {forward}"))
+        yield Figure("ngram / lookup", route, HALF, FAST, ratio(f"ngram {FAST}", "lookup"), Bar(1.3, 1.6))
+        math = Bar(1.15, 1.3) if route == "math" else None
+        yield Figure("ngram / k0", route, SINGLE, FAST, ratio("ngram fp32", "k0 fp32"), math)
+        yield Figure("k0 fp32 / k0 16 bit", route, SINGLE, FAST, ratio("k0 fp32", f"k0 {FAST}"))
+        if copying:
+            yield Figure(
+                "replay / lookup",
+                route,
+                HALF,
+                FAST,
+                (replay([(m.prompt, m.text) for m in measured], K, MAX_NGRAM),),
+                Bar(0.97, 1.0),
+            )
 
 
-def replay(measured: Sequence[Timed]) -> float:
-    """Tokens per forward of our drafter over those of transformers' prompt lookup, on the same texts."""
+def step(setup: Setup) -> Iterator[Figure]:
+    """One target step against one of transformers' own forward and cache; a share, so that less is better."""
+    for dtype in (SINGLE, HALF):
+        bar = Bar(0.65, 0.55, most=True) if dtype == SINGLE else None
+        for forward in (PLAIN, FAST):
+            for batch in (1, ROWS):
+                values = steps.against_transformers(setup.model(dtype), setup.rows(dtype, forward), batch, 3 * setup.prompts)
+                yield Figure(
+                    "step / transformers", f"b{batch} w1", dtype, forward, tuple(values), bar if forward == FAST else None
+                )
 
-    def ours(ids: list[int]) -> list[int]:
-        history = History(MAX_NGRAM)
-        history.extend(ids)
-        return history.draft(K)
 
-    lookup = PromptLookupCandidateGenerator(num_output_tokens=K, max_length=100_000)
+def curve(setup: Setup) -> Iterator[Figure]:
+    """What a verification costs by its width."""
+    for dtype in (SINGLE, HALF):
+        for forward in (PLAIN, FAST):
+            for batch in (1, ROWS):
+                found = steps.curve(setup.rows(dtype, forward), batch, setup.prompts)
+                for width in steps.WIDTHS[1:]:
+                    judged = (dtype, forward, batch, width) == (HALF, FAST, 1, 5)
+                    bar = Bar(1.3, 1.2, most=True) if judged else None
+                    yield Figure("width / width 1", f"b{batch} w{width}", dtype, forward, tuple(found[width]), bar)
 
-    def theirs(ids: list[int]) -> list[int]:
-        found: list[int] = lookup.get_candidates(torch.LongTensor([ids]))[0][0, len(ids) :].tolist()
-        return found
 
-    mine, other = (sum(forwards(m.prompt, m.text, draft) for m in measured) for draft in (ours, theirs))
-    return other / mine
+def outside(setup: Setup) -> Iterator[Figure]:
+    """Share of decoding that is not the forward."""
+    prompts = [p[:128] for p in setup.tokens("math", ROWS)]
+    for dtype in (SINGLE, HALF):
+        for batch in (1, ROWS):
+            for k in (0, K):
+                shares = steps.outside(setup.rows(dtype, FAST), setup.words, prompts[:batch], k, setup.new, 3)
+                yield Figure("outside the forward", f"b{batch} w{k + 1}", dtype, FAST, tuple(shares), Bar(0.06, 0.04, most=True))
+
+
+def batches(setup: Setup) -> Iterator[Figure]:
+    """Useful tokens a second of mixed lengths: our rows against transformers' left-padded batches, both of eight."""
+    count = min(48, 4 * setup.prompts)
+    texts = [p for route in ROUTES for p in setup.tokens(route, -(-count // len(ROUTES)))][:count]
+    setup.rng.shuffle(texts)
+    jobs = [Job(i, tuple(p), SamplingParams(setup.rng.randint(16, 96), temperature=0.0), (i, 0)) for i, p in enumerate(texts)]
+    for forward in (PLAIN, FAST):
+        ours = steps.continuous_seconds(setup.rows(HALF, forward), setup.words, jobs)
+        theirs = steps.padded_seconds(setup.model(HALF), jobs, ROWS)
+        bar = Bar(2.4, 2.8) if forward == FAST else Bar(1.8, 2.2)
+        yield Figure("rows / padded batches", f"{count} requests", HALF, forward, (theirs / ours,), bar)
+
+
+PARTS: Mapping[str, Callable[[Setup], Iterator[Figure]]] = {
+    "step": step,
+    "curve": curve,
+    "outside": outside,
+    "requests": requests,
+    "batches": batches,
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="SmolLM2-135M-Instruct")
     parser.add_argument("--cache", type=Path, default=Path(".canary") / "models")
-    parser.add_argument("--prompts", type=int, default=20, help="prompts per route")
+    parser.add_argument("--only", choices=PARTS, action="append", help="a part to run; may be given again")
+    parser.add_argument("--prompts", type=int, default=12, help="prompts per route, and rounds of single steps")
     parser.add_argument("--new", type=int, default=64, help="most new tokens")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--routes", nargs="+", default=["math", "rag"])
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="where the figures are written as well")
     args = parser.parse_args()
 
     torch.set_num_threads(args.threads)
-    rng = random.Random(args.seed)
-    model, words = checkpoints.load(checkpoints.prepare(args.model, args.cache), "bfloat16")
-    runs = variants(model, words, checkpoints.eos_ids(model, words), args.new)
-    missed = 0
-    print(f"{'route':10}{'figure':18}{'median':>8}{'lowest':>8}{'highest':>9}{'bar':>7}")
-    for route in args.routes:
-        lines = (PROMPTS / f"{route}.jsonl").read_text().splitlines()
-        chats = [json.loads(line)["messages"] for line in rng.sample(lines, min(args.prompts, len(lines)))]
-        texts = [words.apply_chat_template(c, add_generation_prompt=True, tokenize=False) for c in chats]
-        prompts = [words(t, add_special_tokens=False)["input_ids"] for t in texts]
-        time_all(runs, prompts[:1], rng)  # warm caches and allocator
-        measured = time_all(runs, prompts, rng)
-        share = replay(measured)
-        figures = {
-            "ngram / k0": [m.per_token["k0"] / m.per_token["ngram"] for m in measured],
-            "k0 / generate": [m.per_token["generate"] / m.per_token["k0"] for m in measured],
-            "replay / lookup": [share],
-        }
-        for name, values in figures.items():
-            bar, median = BARS.get((route, name)), statistics.median(values)
-            verdict = "" if bar is None else f"{bar:7.2f}  {'ok' if median >= bar else 'MISS'}"
-            missed += bar is not None and median < bar
-            print(f"{route:10}{name:18}{median:8.2f}{min(values):8.2f}{max(values):9.2f}{verdict}", flush=True)
-    return 1 if missed else 0
+    path = checkpoints.prepare(args.model, args.cache)
+    setup = Setup(path, args.prompts, args.new, random.Random(args.seed))
+    figures = []
+    print(f"{'figure':24}{'of':14}{'dtype':10}{'fwd':7}{'median':>8}{'lowest':>8}{'highest':>8}{'must':>7}{'stretch':>7}")
+    for part in args.only or PARTS:
+        for figure in PARTS[part](setup):
+            figures.append(figure)
+            print(figure.line(), flush=True)
+    if args.json is not None:
+        told = [asdict(f) | {"median": f.median, "verdict": f.verdict} for f in figures]
+        args.json.write_text(json.dumps({"torch": torch.__version__, "threads": args.threads, "figures": told}, indent=1))
+    return 1 if any(f.verdict == "MISS" for f in figures) else 0
 
 
 if __name__ == "__main__":

@@ -147,7 +147,8 @@ class FaultyEngine(Engine):
         if not isinstance(self.world, BenchWorld):
             raise TypeError("faults need a BenchWorld; use `make`")
         self._round = Round(self.world, torch.Generator().manual_seed(seed + 987_654_321))
-        self._verify, self._draw = (verify, draw) if self.inject is None else self.inject(self._round)
+        if self.inject is not None:
+            self._verify, self._draw = self.inject(self._round)
         return super().run(requests, seed, want_tv=want_tv, prompts=prompts)
 
     def _propose(self, prompts: Tensor, last: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:

@@ -92,6 +92,7 @@ def test_total_deterministic_and_plain(r: Rollout, policy: Policy, found: Eviden
 @EXAMPLES
 @given(rollouts(), policies, evidences())
 def test_unknown_never_advances(r: Rollout, policy: Policy, found: Evidence | None) -> None:
+    """A3.1, A3.3, A5.1: whatever is inconclusive, stale, absent or an error, nothing advances."""
     decision = decide(r, policy, found, NOW)
     if decision.kind is not Kind.ADVANCE:
         return

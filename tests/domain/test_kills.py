@@ -5,6 +5,7 @@ A3.19: the killed state is never undone by a stale copy, and un-killing needs so
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 from canary.domain.errors import RequestError
 from canary.domain.flag import Flag, Snapshot, joined, resolve
-from canary.domain.kills import ALL, DRILL, Act, KillOrder, Kills, Propagation, overlaid, read_kill_file, unvouched
+from canary.domain.kills import ALL, DRILL, Act, KillOrder, Kills, overlaid, read_kill_file, unvouched
+from canary.domain.propagation import Propagation
 
 NOW = 1_700_000_000.0
 ROUTES = ("math", "creative")
@@ -61,10 +63,51 @@ def test_only_an_unkill_that_names_a_kill_ends_it(orders: list[KillOrder], data:
             assert (kill in more.standing(scope)) == (kill.order_id not in named)
 
 
+@settings(max_examples=100, deadline=None)
+@given(histories(), st.data())
+def test_compacting_changes_nothing_that_is_said_and_joins_with_what_was_not_compacted(
+    orders: list[KillOrder], data: st.DataObject
+) -> None:
+    """A3.19: a standing order is never lost, and an end never forgotten, whoever compacted what and when."""
+    aged = [replace(o, at=NOW - data.draw(st.integers(0, 2))) for o in orders]
+    known = Kills.of(aged)
+    before = NOW - data.draw(st.integers(-1, 2))
+    short = known.compacted(before)
+    assert len(short.orders) <= len(known.orders)
+    for seen in (short, short.join(known), known.join(short), short.join(Kills.of(o for o in aged if data.draw(st.booleans())))):
+        assert seen.digest == known.digest
+        assert (seen.epoch, seen.join(short).epoch) == (known.epoch, known.epoch)
+        for scope in SCOPES:
+            assert seen.standing(scope) == known.standing(scope)
+            assert seen.over(scope) == known.over(scope)
+            assert seen.epoch_of(scope) == known.epoch_of(scope)
+    assert short.compacted(before) == short == short.join(known).compacted(before)
+
+
+def test_compacting_leaves_one_unkill_a_scope_that_names_what_is_over() -> None:
+    history = [order(1), order(2, undoes=("k1",)), order(3), order(4, undoes=("k3",)), order(5), order(6, "creative")]
+    short = Kills.of(history).compacted(NOW + 100)
+    assert sorted(short.orders) == ["k4", "k5", "k6"]
+    assert short.orders["k4"].undoes == ("k1", "k3")
+    assert Kills.of(history).compacted(NOW + 3.5).orders.keys() == {"k2", "k3", "k4", "k5", "k6"}
+
+
+def test_a_digest_tells_a_kill_from_its_end_and_one_epoch_from_another() -> None:
+    sets = ([], [order(1)], [order(1, epoch=2)], [order(1), order(2, undoes=("k1",))], [order(2, undoes=("k1",))])
+    digests = [Kills.of(orders).digest for orders in sets]
+    assert len(set(digests[:4])) == 4
+    assert digests[3] == digests[4], "who knows the end need not know the kill"
+
+
 @pytest.mark.parametrize("one", [order(1), order(1, epoch=9)])
 def test_of_two_orders_under_one_id_the_greater_counts_everywhere(one: KillOrder) -> None:
     other = replace(one, reason="another text")
     assert Kills.of([one, other]) == Kills.of([other, one])
+    unkills = [replace(order(1, epoch=e, undoes=(f"k{e}",)), reason=r) for e in (2, 3) for r in ("a", "b")]
+    for many in itertools.permutations([one, *unkills[:2]]):
+        assert Kills.of(many) == Kills.of([one]), "in doubt it is a kill"
+    for many in itertools.permutations(unkills):
+        assert Kills.of(many).orders["k1"] == replace(unkills[-1], undoes=("k2", "k3"))
 
 
 def test_a_kill_that_nobody_had_seen_outlives_an_unkill() -> None:

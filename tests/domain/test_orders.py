@@ -137,6 +137,29 @@ def test_a3_18_the_cool_down_grows_with_every_rollback_and_attempts_are_used_up(
     assert retry(other, policy, now + 20_000, reason="another engine").rollout.state is State.SHADOW
 
 
+def test_a3_18_a_person_may_end_the_cool_down_but_not_the_count_of_attempts() -> None:
+    limits = Limits(cooldown_seconds=100, max_attempts=2, fresh_seconds=500)
+    policy = replace(POLICY, limits=limits)
+    at = look(rollout("canary-5"), NOW, {"live speed": "fail"}, policy).rollout
+    with pytest.raises(ConflictError, match="cool-down ends in 99 s") as caught:
+        retry(at, policy, NOW + 1, reason="again")
+    assert "--now" in str(caught.value)
+    again = retry(at, policy, NOW + 1, reason="the load test was ours", at_once=True)
+    assert (again.rollout.state, again.rollout.attempt, again.rollout.rollbacks, again.flag_weight) == (State.SHADOW, 2, 1, 0)
+    ((kind, body),) = again.audit
+    assert (kind, body["reason"]) == ("retry", "retry_now")
+    baked = replace(again.rollout, baked_seconds=100.0, attempt=1)
+    assert decide(baked, policy, evidence(newest_pair_at=NOW + 2), NOW + 2).kind.value == "advance", "nothing cools down any more"
+    second = look(replace(baked, state=State.CANARY, stage=1), NOW + 3, {"live speed": "fail"}, policy).rollout
+    for now in (NOW + 4, NOW + 10_000):
+        with pytest.raises(ConflictError, match="2 of 2 attempts"):
+            retry(second, policy, now, reason="again", at_once=True)
+    with pytest.raises(UsageError, match="a reason is needed"):
+        retry(at, policy, NOW + 1, reason=" ", at_once=True)
+    with pytest.raises(ConflictError, match="2 of 2"):
+        retry(replace(second, state=State.HELD), policy, NOW + 9, reason="again", at_once=True)
+
+
 def test_a3_18_a_shadow_may_gather_but_not_promote_before_the_cool_down_is_over() -> None:
     cooling = rollout("shadow", cool_until=NOW + 50)
     assert decide(cooling, POLICY, evidence(), NOW).reason == "cooling_down"

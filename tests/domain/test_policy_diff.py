@@ -14,11 +14,13 @@ from canary.domain.match import Match
 from canary.domain.modes import MODES, GateMode, Mode, StratumMode
 from canary.domain.policy import Approval, Gates, Limits, NotifyTarget, Policy, Shadow, Stage
 from canary.domain.policy_diff import Effect, compare, effect_at, leaves, rule_of
+from canary.domain.shadow_run import ShadowSchedule
 from tests.domain.situations import POLICY
 
 FULL = replace(
     POLICY,
     structured=Structured("json"),
+    shadow=Shadow(schedule=ShadowSchedule("0 3 * * *")),
     labels={"team": "x"},
     stages=tuple(replace(s, approval=Approval() if s.weight else None) for s in POLICY.stages),
 )

@@ -73,6 +73,7 @@ def test_a_held_rollout_does_not_bake() -> None:
 
 
 def test_errors_are_counted_in_a_row() -> None:
+    """A3.8: what could not be measured is counted apart from failures."""
     broken = evidence({"row_gate": "error"})
     at = rollout("canary-5")
     for count in (1, 2, 3):
@@ -165,6 +166,7 @@ def test_a_killed_rollout_takes_no_other_decision() -> None:
     ],
 )
 def test_a_new_epoch(place: str, on_drift: str, state: State, weights: tuple[int, int]) -> None:
+    """A3.16: another model, draft or engine voids what was gathered."""
     policy = replace(POLICY, on_drift=on_drift)
     at = rollout(place, attempt=1 if place == "pending" else 3, baked_seconds=50.0, errors=2)
     stepped = new_epoch(at, "next", policy, NOW)

@@ -171,12 +171,14 @@ def test_another_engines_proof_is_none_and_its_economy_only_blocks() -> None:
 
 @pytest.mark.parametrize("name", ["losslessness", "acceptance", "speed"])
 def test_an_absent_gate_is_missing_data(name: str) -> None:
+    """A3.5, A5.4: a gate that is not there does not pass in silence."""
     decision = decide(rollout("shadow"), POLICY, evidence({name: None}), NOW)
     assert (decision.kind, decision.reason) == ("stay", "no_data")
     assert [(m.gate, m.verdict) for m in decision.missing] == [(name, Verdict.NO_DATA)]
 
 
 def test_no_equivalence_gate_at_all_is_missing_data() -> None:
+    """A3.5: without a single blocking gate nothing is promoted."""
     decision = decide(rollout("shadow"), POLICY, evidence({"bank_certificate": None, "row_gate": None}), NOW)
     assert [m.gate for m in decision.missing] == ["equivalence"]
     assert decision.kind == "stay"
@@ -225,6 +227,7 @@ def test_a_drill_that_no_gate_catches_in_all_its_requests_calls_a_person(verdict
 
 @pytest.mark.parametrize("changes", [{"epoch": "old"}, {"attempt": 2}])
 def test_evidence_of_another_attempt_is_none(changes: dict[str, object]) -> None:
+    """A3.6, A3.16: evidence counts in its own epoch and attempt alone."""
     fails = evidence({"losslessness": "fail"}, **changes)
     assert decide(rollout("canary-5"), POLICY, fails, NOW) == decide(rollout("canary-5"), POLICY, None, NOW)
 
@@ -240,6 +243,7 @@ def test_the_limits_are_inclusive_to_the_second() -> None:
 
 
 def test_a_gate_without_data_rolls_a_canary_back_after_the_limit() -> None:
+    """A3.3: no data waits up to the limit, and then comes off the traffic; it never passes."""
     silent = evidence({"live speed": "no_data"})
     assert decide(rollout("canary-5", entered_at=NOW - 2001), POLICY, silent, NOW).kind == "roll_back"
     assert decide(rollout("canary-5", entered_at=NOW - 1999), POLICY, silent, NOW).kind == "stay"
@@ -248,6 +252,7 @@ def test_a_gate_without_data_rolls_a_canary_back_after_the_limit() -> None:
 
 
 def test_sentences_name_value_threshold_interval_and_n() -> None:
+    """A3.26: a decision explains itself."""
     slow = evidence(
         {"speed": {"verdict": "fail", "reason": "slower", "value": 1.02, "low": 0.98, "high": 1.06, "threshold": 1.1}}
     )
@@ -290,6 +295,7 @@ def test_a_rollout_of_another_policy_is_refused() -> None:
 
 
 def test_a_ratio_mismatch_blocks_and_does_no_more() -> None:
+    """A3.22: a sample-ratio mismatch blocks the promotion."""
     at = rollout("canary-5", baked_seconds=100.0)
     decision = decide(at, POLICY, evidence({"sample_ratio": "fail"}), NOW)
     assert (decision.kind, decision.reason, decision.missing[0].gate) == ("stay", "not_yet", "sample_ratio")

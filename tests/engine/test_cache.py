@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, MistralConfig, Qwen2Config
 from canary.domain.errors import ModelError
 from canary.engine.cache import step_mask
 from canary.engine.forward import RowForward
-from tests.engine.tiny import prompts, tiny_model
+from tests.engine.tiny import decoder, job, prompts, run_all, tiny_model
 
 
 @torch.inference_mode()
@@ -105,3 +105,18 @@ def test_recurrent_models_are_refused() -> None:
     model = AutoModelForCausalLM.from_config(MambaConfig(vocab_size=32, hidden_size=16, num_hidden_layers=1, state_size=4))
     with pytest.raises(ModelError, match="full attention"):
         RowForward(model, 1)
+
+
+def test_memory_is_the_formulas_and_does_not_grow() -> None:
+    """2 x layers x rows x key heads x capacity x head width x 4 bytes, after 2,000 requests as after the longest one."""
+    loop = decoder(tiny_model(layers=1), "ngram", rows=8, k=2)
+    texts = prompts(40, seed=4, longest=20)
+    longest = max(texts, key=len)
+    run_all(loop, [job(0, longest, 4)])
+    cache = loop.target.cache
+    held = cache.num_bytes
+    assert held == 2 * 1 * 8 * 2 * cache.capacity * 16 * 4
+    for turn in range(50):
+        run_all(loop, [job(i, text, 1 + (i + turn) % 2) for i, text in enumerate(texts)])
+        assert (cache.num_bytes, len(list(cache.layers))) == (held, 1)
+    assert loop.target.lengths == [0] * 8

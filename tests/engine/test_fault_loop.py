@@ -24,9 +24,10 @@ PROMPTS = prompts(4, seed=3, shortest=8)
 
 def faulty(name: str | None, drafter: str = "ngram", *, k: int = 4, eos_ids: frozenset[int] = frozenset()) -> Decoder:
     hooks = Hooks() if name is None else FAULTS[name].inject(CLEAN)
-    proposing = DRAFTERS[drafter](MODEL, 4)
+    target = RowForward(MODEL, 4)
+    proposing = DRAFTERS[drafter](MODEL, target)
     assert proposing is not None
-    return Decoder(RowForward(MODEL, 4), tiny_tokenizer(), eos_ids, hooks.drafter(proposing), k, hooks=hooks)
+    return Decoder(target, tiny_tokenizer(), eos_ids, hooks.drafter(proposing), k, hooks=hooks)
 
 
 def answers(loop: Decoder, max_tokens: int = 24, **params: object) -> list[Running]:

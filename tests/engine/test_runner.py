@@ -266,7 +266,7 @@ def test_unusable_subjects_name_their_field(target: Path, tmp_path: Path) -> Non
 
 def test_probe_reports_the_whole_curve(target: Path) -> None:
     costs = open_engine(subject(target)).info.verify_costs
-    assert list(costs) == [f"1x{width}" for width in (1, 2, 3, 5, 9)]
+    assert list(costs) == [f"{rows}x{width}" for rows in (1, 2) for width in (1, 2, 3, 5, 9)], "of three rows"
     assert all(milliseconds > 0 for milliseconds in costs.values())
 
 
@@ -274,3 +274,20 @@ def test_one_target_is_loaded_once(target: Path) -> None:
     one, other = open_engine(subject(target)), open_engine(subject(target, fault="resample_from_target"))
     assert one._loaded is other._loaded
     assert one.info.fingerprint != other.info.fingerprint
+
+
+def test_k_adapts_unless_the_policy_or_a_drill_says_otherwise(target: Path) -> None:
+    fixed = replace(subject(target).drafter, adaptive=False)
+    engines = {
+        "adaptive": open_engine(subject(target)),
+        "fixed": open_engine(subject(target, drafter=fixed)),
+        "drill": open_engine(subject(target, fault="resample_from_target")),
+    }
+    assert {name: engine.info.described["adaptive"] for name, engine in engines.items()} == {
+        "adaptive": "true",
+        "fixed": "false",
+        "drill": "false",
+    }
+    candidate = engines["adaptive"].generate(requests(5), Arm.CANDIDATE)
+    baseline = engines["adaptive"].generate(requests(5), Arm.BASELINE)
+    assert [c.token_ids for c in candidate] == [b.token_ids for b in baseline], "under the same keys the drafts change no token"

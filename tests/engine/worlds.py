@@ -21,6 +21,9 @@ VOCAB = 5
 EDGE = 1e-12  # rounding moves breakpoints by less
 Prefix = tuple[int, ...]
 Rows = Callable[[Prefix], Tensor]
+# Target rows [k+1, V], drafts and their rows [drafts, V] -> further breakpoints: of each draft's uniform, and rows that the next
+# token may be drawn from, [n, V].
+Ends = Callable[[Tensor, Sequence[int], Tensor], tuple[Sequence[Sequence[float]], Tensor]]
 
 
 def table(seed: int, sharp: float = 1.5, zeros: float = 0.0) -> Rows:
@@ -78,13 +81,19 @@ def drafted(draft: Rows, draw: Draw, count: int) -> dict[Prefix, tuple[float, tu
 
 
 def emitted(
-    verify: Verify, target: Rows, drafts: Sequence[int], width: int, rows: Sequence[Tensor] | None
+    verify: Verify,
+    target: Rows,
+    drafts: Sequence[int],
+    width: int,
+    rows: Sequence[Tensor] | None,
+    ends_of: Ends | None = None,
 ) -> dict[Prefix, float]:
     """Exact distribution of what one round emits for given drafts.
 
     Args:
         width: k of the round; drafts shorter than it are padded with an arbitrary token.
         rows: the reported draft rows, None for one-hot drafts.
+        ends_of: of a verifier whose breakpoints are not those of token rejection alone.
     """
     length = len(drafts)
     padded = [*drafts, *[VOCAB - 1] * (width - length)]
@@ -94,10 +103,11 @@ def emitted(
     draft_probs = torch.stack([*given, *[uniform] * (width - length)]) if width else torch.zeros(0, VOCAB, dtype=torch.float64)
     thresholds = [min(1.0, float(target_probs[i, d] / draft_probs[i, d])) for i, d in enumerate(drafts)]
     residuals = (target_probs[:-1] - draft_probs).clamp_min(0)
-    residuals = residuals / residuals.sum(1, keepdim=True)
-    ends = torch.cat((target_probs, residuals)).cumsum(1).nan_to_num(0).flatten()
+    further, more = ([()] * length, target_probs[:0]) if ends_of is None else ends_of(target_probs, drafts, draft_probs[:length])
+    drawn = torch.cat((target_probs, residuals, more))
+    ends = (drawn.cumsum(1) / drawn.sum(1, keepdim=True)).nan_to_num(0).flatten()
     next_points, next_widths = cells(ends)
-    accept = [cells(torch.tensor([0.0, t], dtype=torch.float64)) for t in thresholds]
+    accept = [cells(torch.tensor([0.0, t, *f], dtype=torch.float64)) for t, f in zip(thresholds, further, strict=True)]
     accept += [cells(torch.zeros(1, dtype=torch.float64))] * (width - length)
     grid = list(itertools.product(*(zip(m.tolist(), w.tolist(), strict=True) for m, w in accept)))
     accept_uniforms = torch.tensor([[u for u, _ in cell] for cell in grid], dtype=torch.float64).view(len(grid), width)
@@ -130,14 +140,39 @@ def completed(target: Rows, partial: dict[Prefix, float], length: int) -> dict[P
 
 
 def round_distribution(
-    verify: Verify, draw: Draw, target: Rows, draft: Rows, width: int, length: int, dense: bool
+    verify: Verify,
+    draw: Draw,
+    target: Rows,
+    draft: Rows,
+    width: int,
+    length: int,
+    dense: bool,
+    ends_of: Ends | None = None,
 ) -> dict[Prefix, float]:
     """Exact distribution of the first `width + 1` tokens when the first round drafts `length` tokens of at most `width`."""
+    found = first_round(verify, draw, target, draft, width, length, dense, ends_of)
     partial: dict[Prefix, float] = defaultdict(float)
-    for drafts, (weight, rows) in drafted(draft, draw, length).items():
-        for sequence, chance in emitted(verify, target, drafts, width, rows if dense else None).items():
-            partial[sequence] += weight * chance
+    for (sequence, _), weight in found.items():
+        partial[sequence] += weight
     return completed(target, partial, width + 1)
+
+
+def first_round(
+    verify: Verify,
+    draw: Draw,
+    target: Rows,
+    draft: Rows,
+    width: int,
+    length: int,
+    dense: bool,
+    ends_of: Ends | None = None,
+) -> dict[tuple[Prefix, Prefix], float]:
+    """Exact distribution of (what the first round emits, what it drafted); all but the last emitted token are accepted drafts."""
+    found: dict[tuple[Prefix, Prefix], float] = {}
+    for drafts, (weight, rows) in drafted(draft, draw, length).items():
+        for sequence, chance in emitted(verify, target, drafts, width, rows if dense else None, ends_of).items():
+            found[sequence, drafts] = weight * chance
+    return found
 
 
 def total_variation(left: dict[Prefix, float], right: dict[Prefix, float]) -> float:

@@ -165,6 +165,17 @@ def test_retry_opens_the_next_attempt_after_the_cool_down(store: Store) -> None:
         retry(store, "math", "again", "ada", NOW + 9000)
 
 
+def test_retry_now_ends_the_cool_down_and_says_so_in_the_log(store: Store) -> None:
+    """A3.18: a clear command, audited with its reason."""
+    put_state(store, State.ROLLED_BACK, 1, entered_at=NOW)
+    rollout = retry(store, "math", "the load test was ours", "ada", NOW + 1, at_once=True)
+    assert (rollout.state, rollout.attempt) == (State.SHADOW, 2)
+    with store.transaction() as tx:
+        newest = tx.audit.list("math")[0]
+    assert (newest["kind"], newest["actor"], newest["body"]["reason"]) == ("retry", "ada", "retry_now")  # type: ignore[index]
+    assert "the load test was ours" in str(newest["body"])
+
+
 def test_retry_takes_a_held_canary_off_its_traffic(store: Store) -> None:
     put_state(store, State.HELD, 2)
     set_weight(store, "math", 1000)

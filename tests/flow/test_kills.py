@@ -12,7 +12,7 @@ from canary.domain.errors import CanaryError, ConflictError, KilledError, Policy
 from canary.domain.flag import Flag
 from canary.domain.kills import ALL, DRILL, Act, KillOrder, Kills
 from canary.domain.rollout import State
-from canary.flow.kills import kill, kill_all, obey, settle, unkill, unkill_all
+from canary.flow.kills import kill, kill_all, settle, unkill, unkill_all
 from canary.flow.ports import Store, Transaction
 from canary.flow.tools import audits, commands
 from canary.flow.tools.apply import apply_policy
@@ -78,7 +78,6 @@ def test_an_order_is_settled_once_with_one_event(store: Store) -> None:
     with store.transaction() as tx:
         version = tx.flags.snapshot(NOW).version
     assert settle(store, known, [order, order], NOW + 1) == []
-    assert obey(store, known, NOW + 2) == []
     flag = flag_of(store)
     assert (flag.killed, flag.weight, flag.kill_id, flag.killed_at) == (True, 0, order.order_id, NOW)
     assert flag.kill_reason == "manual: users complain"

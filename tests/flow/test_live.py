@@ -197,6 +197,7 @@ def test_a_foreign_engine_on_the_candidate_says_nothing_about_the_subject() -> N
 
 
 def test_silence_grows_stale_and_a_worker_without_live_traffic_writes_nothing() -> None:
+    """A3.6, A5.5: old good samples are stale, not good."""
     store = made(1)
     gates(store)
     keep(store, seen(200, at=NOW - 10, **OK))

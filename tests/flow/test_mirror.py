@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from canary.domain.errors import RequestError, TooLargeError, UnsupportedRequestError
 from canary.domain.flag import bucket
-from canary.domain.traffic import Prompt, Stratum
+from canary.domain.traffic import Prompt, SamplingParams, Stratum
 from canary.flow.tools.body_fields import IGNORED, NEUTRAL, UNDERSTOOD
 from canary.flow.walk.mirror import DEFAULT_MAX_TOKENS, Accepted, accept, kept, read_request
 from canary.inmemory import InMemoryStore
@@ -75,6 +76,33 @@ def test_parameters_are_understood() -> None:
     assert read(chat(stop=["a", "b"], temperature=None, seed=None)).params.stop == ("a", "b")
 
 
+def test_everything_that_changes_logits_or_ends_an_answer_is_understood() -> None:
+    fields = {
+        "min_p": 0.1, "typical_p": 0.9, "repetition_penalty": 1.2, "presence_penalty": -0.5, "frequency_penalty": 2,
+        "logit_bias": {"5": -100, "12": 1.5}, "bad_words": ["a b", " c"], "min_tokens": 3, "stop_token_ids": [7, 8],
+        "ignore_eos": True, "n": 4,
+    }  # fmt: skip
+    params = read(chat(**fields, max_tokens=9, logprobs=True, top_logprobs=5)).params
+    found = (params.min_p, params.typical_p, params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
+    assert found == (0.1, 0.9, 1.2, -0.5, 2.0)
+    assert params.logit_bias == ((5, -100.0), (12, 1.5))
+    assert (params.bad_words, params.stop_token_ids) == (("a b", " c"), (7, 8))
+    assert (params.min_tokens, params.ignore_eos, params.n, params.logprobs) == (3, True, 4, 5)
+    assert params.shaped
+    assert params.filtered
+    assert SamplingParams.from_json(json.loads(json.dumps(asdict(params)))) == params
+
+
+def test_neutral_values_ask_for_nothing() -> None:
+    none = {"logit_bias": None, "bad_words": [], "stop_token_ids": [], "n": None, "min_tokens": 0, "logprobs": False}
+    params = read(chat(min_p=0, typical_p=1, repetition_penalty=1, presence_penalty=0, frequency_penalty=0.0, **none)).params
+    assert params == read(chat()).params
+    assert not params.shaped
+    assert not params.filtered
+    assert read(completion(logprobs=0), COMPLETIONS).params.logprobs == 0
+    assert read(chat(logprobs=True)).params.logprobs == 0
+
+
 def test_a_completion_has_a_text_and_a_chat_has_messages() -> None:
     plain = read(completion(), COMPLETIONS)
     assert (plain.text, plain.messages) == (SECRET, ())
@@ -87,7 +115,7 @@ def test_a_completion_has_a_text_and_a_chat_has_messages() -> None:
 
 def test_unsupported_is_a_kind_of_request_error_with_its_own_status() -> None:
     with pytest.raises(UnsupportedRequestError) as caught:
-        read(chat(n=3))
+        read(chat(best_of=3))
     assert (caught.value.status, RequestError("x").status) == (422, 400)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from canary.domain.errors import ExitCode, PolicyError
 from canary.domain.modes import GateMode, Mode, StratumMode
 from canary.domain.policy import Gates, Limits, Policy, Shadow, Stage
+from canary.domain.shadow_run import ShadowSchedule
 from canary.flow.tools.policy_files import GATES, LIMITS, POLICY, SHADOW, dump, load, load_text, schema
 from canary.shipped import shipped
 from tests.flow.policy_texts import EDITS, LEGAL
@@ -184,6 +185,7 @@ def _far(of: type) -> object:
     other = {
         "modes": (GateMode("ttft", Mode.OBSERVE, "a test"),),
         "strata": (StratumMode("sampled", Mode.OBSERVE, "a test"),),
+        "schedule": ShadowSchedule("0 3 * * *"),
     }
     return of(**{f.name: other.get(f.name) or (getattr(of(), f.name) or 0) + 1 for f in fields(of)})
 

@@ -63,6 +63,7 @@ def walked(policy: Policy, count: int, observer: SilentObserver | None = None) -
 
 
 def test_a_tool_route_end_to_end(models: Path) -> None:
+    """A3.25: tool calls are recorded and compared, and never carried out."""
     _, evidence, pairs = walked(tool_walk.policy(models, FROM_REQUEST), REQUESTS)
     assert [pair.error for pair in pairs] == [None] * REQUESTS
     assert pairs[0].baseline.text == '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>'

@@ -84,7 +84,7 @@ def test_what_was_not_committed_is_not_remembered(monkeypatch: pytest.MonkeyPatc
         raise UnreachableError("the database does not answer")
 
     with monkeypatch.context() as broken:
-        broken.setattr("canary.inmemory._Mirrored.add", down)
+        broken.setattr("canary.inmemory.traffic.Mirrored.add", down)
         with pytest.raises(UnreachableError):
             accept(store, batch, NOW, recent)
     assert totals(store) == (0, 0)

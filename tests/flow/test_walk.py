@@ -18,6 +18,7 @@ from canary.domain.evidence import Verdict
 from canary.domain.pairs import Arm, Generation, Pair, Timing
 from canary.domain.rollout import Rollout
 from canary.engine import runner
+from canary.engine.drafters.base import Proposal, Round
 from canary.flow import arms
 from canary.flow.attempt import calibrated, context, controlled, engine_of
 from canary.flow.ports import ArmRequest, EngineInfo, ShadowEngine, Store, Transaction
@@ -518,3 +519,30 @@ def test_a_clean_candidate_is_never_killed_and_fp32_rows_are_exact(
     assert rows is not None
     assert rows.value is not None
     assert abs(rows.value) < 1e-4
+
+
+class Silent:
+    """A drafter that never drafts."""
+
+    def __init__(self, drafter: Any) -> None:
+        self.kind = drafter.kind
+        self.begin, self.commit, self.move, self.end = drafter.begin, drafter.commit, drafter.move, drafter.end
+
+    def propose(self, asked: Round) -> Proposal:
+        return Proposal(asked.keys.new_zeros(len(asked.limits), 0), (0,) * len(asked.limits))
+
+
+@pytest.mark.parametrize("verification", ["token", "block"])
+def test_a_pair_for_which_nothing_was_drafted_counts(target: Path, verification: str) -> None:
+    """As adaptive k and texts without a repetition leave it."""
+    policy = tiny_walk.policy(target)
+    subject = replace(policy.subject, drafter=replace(policy.subject.drafter, verification=verification))
+    quiet = wiring.open_engine(replace(policy, subject=subject), threads=1)
+    loop = quiet._decoders[Arm.CANDIDATE]  # type: ignore[attr-defined]
+    loop.drafter = Silent(loop.drafter)
+    store, rollout = begin(target, quiet, 4)
+    once(store, quiet, lambda: 2.0)
+    with store.transaction() as tx:
+        pairs = tx.pairs.page(ROUTE, rollout.epoch, rollout.attempt, after=-1, limit=10)
+    assert [sum(pair.candidate.stats.drafted) for pair in pairs] == [0] * 4
+    assert [(pair.error, bool(pair.increments)) for pair in pairs] == [(None, True)] * 4

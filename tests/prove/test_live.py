@@ -33,6 +33,7 @@ def test_an_outage_of_both_arms_kills_nobody(share: float) -> None:
 
 @pytest.mark.parametrize("name", FAIR)
 def test_traffic_at_the_threshold_is_decided_seldom(name: str) -> None:
+    """A5.20: looked at after every observation."""
     above = below = 0
     for seed in range(RUNS):
         track = fold(CONTEXT, START, traffic(seed, 600, FAIR[name])).tracks[name]

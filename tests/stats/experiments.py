@@ -55,7 +55,7 @@ def attempts(
     engine: Engine, runs: int, requests: int, seed: int, gates: Gates | None = None
 ) -> Iterator[tuple[Context, list[Pair]]]:
     """Per run, its calibrated context and all its pairs in ordinal order, the calibrating ones first."""
-    context = context_of(engine.kind, gates)
+    context = context_of(engine.kind, gates, engine.scheme)
     plain_engine = Engine(engine.world, DrafterKind.ONE_HOT, k=0)
     for at in range(0, runs, BATCH):
         size = min(BATCH, runs - at)

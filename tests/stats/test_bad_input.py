@@ -96,6 +96,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_set_aside_with_its_reason(setting: Setting, name: str) -> None:
+    """A3.4, A3.23, A5.2, A5.4, A5.11: no number that is none, no empty answer and no half of a pair enters a statistic."""
     battery, pairs, _ = setting
     spoil, words = BAD[name]
     assert battery.problem(pairs[25]) is None

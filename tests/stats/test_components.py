@@ -47,8 +47,11 @@ def test_layout_and_standing(kind: DrafterKind, scheme: Scheme) -> None:
     found = part.log_e(context, np.zeros(len(names)))
     assert set(found) == set(active_components(kind, scheme))
     assert all(float(value) == pytest.approx(0, abs=1e-12) for value in found.values())
-    assert ("draft_pit" in found) is (kind is DrafterKind.DENSE and scheme is Scheme.TOKEN)
-    assert scheme is Scheme.TOKEN or set(found) == {"bonus"}
+    lossless = (Scheme.TOKEN, Scheme.BLOCK)
+    assert ("draft_pit" in found) is (kind is DrafterKind.DENSE and scheme in lossless)
+    assert scheme in lossless or set(found) == {"bonus"}
+    assert ("acc_block" in found) is (kind is DrafterKind.DENSE and scheme is Scheme.BLOCK)
+    assert ("acc" in found) is (scheme in lossless)
 
 
 def test_the_table_names_every_component_under_every_scheme() -> None:
@@ -186,3 +189,10 @@ def test_a_uniform_that_the_draft_used_is_seen() -> None:
     mid = np.clip(uniform + rng.uniform(-0.15, 0.15, 400), 0, 1)  # the draft stands about where its uniform pointed
     assert bets.tie_sums(Ragged([400]), uniform, [mid]).max() > math.log(1e6)
     assert bets.tie_sums(Ragged([400]), rng.random(400), [mid]).max() < math.log(100)
+
+
+def test_judgements_that_are_none_add_nothing() -> None:
+    nothing = Ragged(np.zeros(1, dtype=np.int64))
+    for sums in bets.accept_sums(nothing, np.zeros(0, dtype=bool), np.zeros(0)):
+        assert sums.shape[0] == 1
+        assert not sums.any()

@@ -47,7 +47,7 @@ def test_a_candidate_that_fails_on_every_fifth_request_is_killed_soon() -> None:
 
 
 def test_false_kills_at_the_margin_stay_in_their_budget() -> None:
-    """300 attempts of 500 requests with exactly the margin's excess of failures."""
+    """A5.20: 300 attempts of 500 requests with exactly the margin's excess of failures."""
     part, where = Errors(), context()
     added = [part.increments(where, p) for p in (OK, CANDIDATE, BASELINE, BOTH)]
     rng, killed = np.random.default_rng(9), 0
@@ -78,6 +78,7 @@ def test_an_honest_route_passes_after_twenty_requests() -> None:
 
 
 def test_between_twenty_and_a_hundred_it_neither_passes_nor_kills() -> None:
+    """A3.7: one error of few requests is chance, and decides nothing."""
     pairs = [OK] * 16 + [CANDIDATE] * 8
     found = gate(Errors(), context(), pairs)
     assert (found.verdict, found.reason) == (Verdict.INCONCLUSIVE, "suspicious")

@@ -204,6 +204,7 @@ def test_a_thinning_that_does_not_fit_is_refused() -> None:
 
 
 def test_a_group_that_is_mirrored_too_little_is_named() -> None:
+    """A5.15: by prompt length, stream and endpoint."""
     table = Kept("mirrored requests by stream", {"streamed": 4000, "whole": 4000}, {"streamed": 200, "whole": 401}, 0.1)
     found = gate(SampleRatio(), replace(context(), traffic=(table,), untested=()), [ended("stop", "stop")] * 30)
     assert (found.verdict, found.reason) == (Verdict.FAIL, "sample_ratio_mismatch")

@@ -18,6 +18,7 @@ def world() -> World:
 
 
 def test_a_clean_engine_is_hardly_ever_killed(world: World) -> None:
+    """A5.20: looked at after every request."""
     outcomes = [o for kind in DrafterKind for o in kills(world, kind, None, 15, bars.CLEAN_TOKENS, seed=11)]
     assert len(outcomes) == 30
     assert bars.num_killed(outcomes) <= 1

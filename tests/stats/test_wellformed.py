@@ -8,17 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from canary.domain.pairs import TRACE_COLUMNS, Columns, Pair, Provenance, Scheme
+from canary.domain.pairs import BLOCK_COLUMNS, TRACE_COLUMNS, Columns, DrafterKind, Pair, Provenance, Scheme
 from canary.domain.traffic import Stratum
 from canary.stats.battery import Battery
 from tests.stats.experiments import Setting
+from tests.stats.world import Engine, World, context_of, pair_of
 
 
 def changed(pair: Pair, name: str, change: Callable[[np.ndarray], object]) -> Pair:
     """The pair with one trace column altered in place."""
     trace = pair.candidate.trace
     assert trace is not None
-    kind, width = TRACE_COLUMNS[name]
+    kind, width = {**TRACE_COLUMNS, **BLOCK_COLUMNS}[name]
     values = np.frombuffer(trace.data[name], kind).reshape(-1, width).copy()
     change(values)
     data = {**trace.data, name: values.tobytes()}
@@ -71,10 +72,34 @@ def test_judged_drafts_and_recovered_tokens_need_their_columns(setting: Setting,
 
 def test_a_scheme_that_does_not_judge_token_by_token_may_leave_them_empty(setting: Setting) -> None:
     battery, pairs, _ = setting
-    other = Battery(replace(battery.context, scheme=Scheme.BLOCK), battery.parts)
+    other = Battery(replace(battery.context, scheme=Scheme.EXACT_MATCH), battery.parts)
     bare = changed(pairs[25], "accept_uniform", lambda values: values.fill(np.nan))
     assert battery.problem(bare) is not None
     assert other.problem(bare) is None
+
+
+@pytest.fixture(scope="module")
+def block() -> tuple[Battery, Pair]:
+    """A battery for drafts that are judged together, and a pair of such an engine."""
+    run = Engine(World.make(), DrafterKind.DENSE, scheme=Scheme.BLOCK).run(1, 6)
+    return Battery(context_of(DrafterKind.DENSE, scheme=Scheme.BLOCK)), pair_of(run, 0, 0, (0,))
+
+
+@pytest.mark.parametrize("name", BLOCK_COLUMNS)
+def test_rounds_judged_together_need_their_columns(block: tuple[Battery, Pair], name: str) -> None:
+    battery, pair = block
+    assert battery.problem(pair) is None
+    trace = pair.candidate.trace
+    assert trace is not None
+    lacking = Columns(trace.num_tokens, {k: v for k, v in trace.data.items() if k != name})
+    assert name in (battery.problem(replace(pair, candidate=replace(pair.candidate, trace=lacking))) or "")
+
+
+@pytest.mark.parametrize("value", [float("nan"), 1.2, -0.1])
+@pytest.mark.parametrize("name", ["block_pit", "block_weight", "accept_threshold"])
+def test_rounds_judged_together_need_numbers(block: tuple[Battery, Pair], name: str, value: float) -> None:
+    battery, pair = block
+    assert name in (battery.problem(changed(pair, name, lambda values: values.fill(value))) or "")
 
 
 def shifted(pair: Pair, **stats: object) -> Pair:

@@ -16,13 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from canary.domain.pairs import TRACE_COLUMNS, Arm, Columns, DecodeStats, DrafterKind, Generation, Pair
+from canary.domain.pairs import BLOCK_COLUMNS, TRACE_COLUMNS, Arm, Columns, DecodeStats, DrafterKind, Generation, Pair, Scheme
 from canary.domain.policy import Gates
 from canary.domain.traffic import Stratum
 from canary.engine.faults import get_fault
+from canary.engine.hooks import METHODS
 from canary.engine.sampling import Draw, draw
 from canary.engine.trace import gather_emitted, trace_rows
-from canary.engine.verify import Verified, Verify, verify
+from canary.engine.verify import Verified, Verify
 from canary.stats.part import Context
 
 VOCAB, CONTEXTS, LENGTH, K = 256, 512, 96, 4
@@ -103,6 +104,7 @@ class Engine:
         fault: name of a fault of `engine.faults`.
         true_rows: what the verifier is given as target rows, see `World.contaminated`; the trace always sees the world's own.
         traced: reduce the rows to `TRACE_COLUMNS`; without it only the tokens and counts are kept.
+        scheme: how drafts are judged, token by token or together.
     """
 
     world: World
@@ -111,8 +113,10 @@ class Engine:
     true_rows: Tensor | None = None
     k: int = K
     traced: bool = True
+    scheme: Scheme = Scheme.TOKEN
 
     def __post_init__(self) -> None:
+        verify = METHODS[self.scheme].verify
         self._verify: Verify = verify
         self._draw: Draw = draw
         if self.fault is not None:
@@ -128,7 +132,7 @@ class Engine:
         generator = torch.Generator().manual_seed(seed)
         if prompts is None:
             prompts = torch.randint(0, 1 << 30, (requests,), generator=generator)
-        out = _Recorder(requests)
+        out = _Recorder(requests, self.scheme)
         last = torch.zeros(requests, 2, dtype=torch.int64)  # last two tokens
         count = torch.zeros(requests, dtype=torch.int64)
         previous = torch.zeros(requests, dtype=torch.int64)  # context of the last emitted token
@@ -157,6 +161,7 @@ class Engine:
                 previous_probs=seen[previous[active]],
                 has_previous=count[active] > 0,
                 unfiltered_probs=None if self.world.unfiltered is None else self.world.unfiltered[contexts],
+                scheme=self.scheme if self.traced else Scheme.TOKEN,
             )
             columns = trace_rows(rows, want_tv=want_tv) if self.traced else {}
             out.add(active, count[active], rows.owner, rows.position_in_round, rows.tokens, columns)
@@ -203,11 +208,11 @@ def _context(prompts: Tensor, last: Tensor) -> Tensor:
 class _Recorder:
     """Collects what every round emitted."""
 
-    def __init__(self, requests: int) -> None:
+    def __init__(self, requests: int, scheme: Scheme = Scheme.TOKEN) -> None:
         self.tokens = np.zeros((requests, LENGTH), dtype=np.int64)
         self.columns = {
             name: np.zeros((requests, LENGTH) if width == 1 else (requests, LENGTH, width), dtype=kind)
-            for name, (kind, width) in TRACE_COLUMNS.items()
+            for name, (kind, width) in {**TRACE_COLUMNS, **(BLOCK_COLUMNS if scheme is Scheme.BLOCK else {})}.items()
         }
         self.rounds: list[list[tuple[int, int]]] = [[] for _ in range(requests)]
         self.cut = np.zeros(requests, dtype=np.int64)
@@ -260,10 +265,10 @@ def pair_of(run: Run, request: int, ordinal: int, baseline_tokens: tuple[int, ..
     )
 
 
-def context_of(kind: DrafterKind, gates: Gates | None = None) -> Context:
+def context_of(kind: DrafterKind, gates: Gates | None = None, scheme: Scheme = Scheme.TOKEN) -> Context:
     """The context of an attempt in this world, not yet calibrated."""
     gates = gates or Gates()
-    return Context(gates, gates.alpha, kind, K, exact_rows=True, vocab_size=VOCAB)
+    return Context(gates, gates.alpha, kind, K, exact_rows=True, vocab_size=VOCAB, scheme=scheme)
 
 
 @dataclass(frozen=True)

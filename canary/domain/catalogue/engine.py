@@ -1,26 +1,8 @@
-"""Catalogue groups B, C, D, G, H, I, J and K: wrong rows, broken texts, ends, caches, ids, counts, lost acceptance and speed."""
+"""Catalogue groups C, D, G, H, I, J and K: broken texts, ends, caches, ids, counts, lost acceptance and speed."""
 
 from __future__ import annotations
 
 from canary.domain.catalogue.entry import ALL, ROWS, FaultEntry, Need
-
-PARAMETERS: tuple[FaultEntry, ...] = (
-    FaultEntry(
-        "temperature_ignored", "B20", "Verify rows are processed at temperature 1.",
-        "vllm-project/vllm 9834", "Too varied where the request is cold.", "processed-row check (row_outliers)",
-        needs=frozenset({Need.TEMPERATURE}), seen_by=ROWS,
-    ),
-    FaultEntry(
-        "filters_ignored", "B20b", "Verify rows are processed without top-k and top-p.",
-        "vllm-project/vllm 10198; sgl-project/sglang 10617", "Tokens outside the nucleus, only where something was drafted.",
-        "processed-row check (row_outliers)", needs=frozenset({Need.FILTERS}), seen_by=ROWS,
-    ),
-    FaultEntry(
-        "bonus_parameters_ignored", "B15", "The row after the last draft is processed without temperature and filters.",
-        "vllm-project/vllm 38202, 42744; sgl-project/sglang 11555", "Odd tokens after full acceptance.",
-        "processed-row check (row_outliers)", needs=frozenset({Need.SHAPED}), seen_by=ROWS,
-    ),
-)  # fmt: skip
 
 STRUCTURE: tuple[FaultEntry, ...] = (
     FaultEntry(

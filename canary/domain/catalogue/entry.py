@@ -25,11 +25,16 @@ class Need(StrEnum):
     """What the traffic must have for a fault to show, besides its stratum."""
 
     TEMPERATURE = "temperature"  # sampled requests at another temperature than 1
-    FILTERS = "filters"  # sampled requests with top-k or top-p
+    FILTERS = "filters"  # sampled requests with top-k, top-p, min-p or typical-p
     SHAPED = "shaped"  # sampled requests with either
     BATCH = "batch"  # at least two requests decoded together
     LONG = "long"  # answers of more than `LATE` tokens
     STRUCTURED = "structured"  # a policy that says what a valid answer is
+    PENALTIES = "penalties"  # requests with a repetition, presence or frequency penalty
+    BIASED = "biased"  # requests with a logit bias or bad words
+    MIN_P = "min_p"  # sampled requests with min-p
+    MIN_TOKENS = "min_tokens"  # requests with a minimum length
+    LOGPROBS = "logprobs"  # requests that ask for log-probabilities
     ENDS = "ends"  # answers that end by EOS or a stop string; known only once they ran
 
 
@@ -54,7 +59,8 @@ class Traffic:
         """
         sampled = [p.params for p in prompts if p.params.stratum is Stratum.SAMPLED]
         tempered = any(p.temperature != 1 for p in sampled)
-        filtered = any(p.top_k > 0 or p.top_p < 1 for p in sampled)
+        filtered = any(p.filtered for p in sampled)
+        every = [p.params for p in prompts]
         longest = max((min(p.params.max_tokens, max_tokens) for p in prompts), default=0)
         met = {
             Need.TEMPERATURE: tempered,
@@ -63,6 +69,11 @@ class Traffic:
             Need.BATCH: min(batch_size, len(prompts)) > 1,
             Need.LONG: longest > LATE,
             Need.STRUCTURED: structured,
+            Need.PENALTIES: any(p.penalised for p in every),
+            Need.BIASED: any(p.logit_bias or p.bad_words for p in every),
+            Need.MIN_P: any(p.min_p > 0 for p in sampled),
+            Need.MIN_TOKENS: any(p.min_tokens for p in every),
+            Need.LOGPROBS: any(p.logprobs is not None for p in every),
             Need.ENDS: True,
         }
         return cls(frozenset(p.params.stratum for p in prompts), frozenset(n for n, is_met in met.items() if is_met))
@@ -74,8 +85,8 @@ class FaultEntry:
 
     Args:
         name: what drills, epochs and policies call it.
-        catalogue_id: group letter (A output, B parameters, C structure, D ends, F random numbers, G cache, H ids, I counts, J
-            acceptance, K speed, L numerics) and its number there; a small letter tells variants apart.
+        catalogue_id: group letter (A output, B parameters, C structure, D ends, E log-probabilities, F random numbers, G cache, H
+            ids, I counts, J acceptance, K speed, L numerics) and its number there; a small letter tells variants apart.
         summary: what goes wrong, in one sentence.
         report: a public report of it.
         sign: what it looks like in shadow data.

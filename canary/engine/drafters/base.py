@@ -6,12 +6,13 @@ A drafter answers for one request per row and keeps nothing of a request after i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 
 from canary.domain.pairs import DrafterKind
+from canary.engine.penalties import Prefixes
 from canary.engine.rows import Rows
 
 
@@ -23,18 +24,19 @@ class Round:
         limits: most tokens that each row may draft, at most k.
         rows: sampling parameters of each row, None when all rows are greedy.
         keys: random keys, [n, 2] int64.
-        positions: index of the next emitted token in its answer, [n] int64.
+        positions: what each row's first draft draws with, [n] int64; the next ones with the numbers after it.
+        prefixes: what the rows' bias, penalties and bans look back at; None where no row has any.
     """
 
     limits: tuple[int, ...]
     rows: Rows | None
     keys: torch.Tensor
     positions: torch.Tensor
+    prefixes: Prefixes | None = None
 
-    def to(self, device: torch.device) -> Round:
-        """The same round on a drafter's own device."""
-        rows = None if self.rows is None else self.rows.to(device)
-        return Round(self.limits, rows, self.keys.to(device), self.positions.to(device))
+    def limited(self, limits: tuple[int, ...]) -> Round:
+        """The same round with fewer tokens asked for."""
+        return replace(self, limits=limits)
 
 
 @dataclass(frozen=True, slots=True)

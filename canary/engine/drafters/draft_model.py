@@ -1,6 +1,6 @@
-"""Drafts by a smaller language model with a row cache of its own.
+"""Drafts by a smaller language model with a row cache of its own, on the target's device or on another.
 
-Every sampled draft comes with the very probabilities it was drawn from; a draft model that speaks another vocabulary is refused.
+Every sampled draft comes with the very probabilities it was drawn from, in the target's ids whatever the draft model's own are.
 """
 
 from __future__ import annotations
@@ -8,37 +8,48 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
-from canary.domain.errors import ModelError
 from canary.domain.pairs import DrafterKind
-from canary.engine import sampling, streams
 from canary.engine.drafters.base import Proposal, Round
+from canary.engine.drafters.drawing import Drawing, nothing
+from canary.engine.drafters.transfers import Transfers
+from canary.engine.drafters.vocabulary import SharedWords
 from canary.engine.forward import RowForward
-from canary.engine.sampling import Draw
-from canary.engine.streams import Uniforms
 
 _FIELD = "subject.drafter.model"
-_REMEDY = "Use a draft model that was made for this target."
+_CLEAN = Drawing()
 
 
 class DraftModelDrafter:
     """A draft model.
 
     Args:
-        model: the draft model; it may live on another device than the target.
+        model: the draft model.
         num_rows: rows of the loop.
-        draw, uniforms: `sampling.draw` and `streams.uniforms`, or a drill's faulty ones.
+        drawing: how drafts are drawn.
+        words: None where the draft model's ids and rows are the target's own.
+        transfers: the way to the model's device; None where it is the target's.
     """
 
     kind = DrafterKind.DENSE
 
     def __init__(
-        self, model: PreTrainedModel, num_rows: int, draw: Draw = sampling.draw, uniforms: Uniforms = streams.uniforms
+        self,
+        model: PreTrainedModel,
+        num_rows: int,
+        drawing: Drawing = _CLEAN,
+        *,
+        words: SharedWords | None = None,
+        transfers: Transfers | None = None,
     ) -> None:
-        self._draw_from, self._uniforms = draw, uniforms
+        self._drawing = drawing
         self._forward = RowForward(model, num_rows, where=_FIELD)
-        self._ids: list[list[int]] = [[] for _ in range(num_rows)]
+        device = self._forward.device
+        self._words = None if words is None else words.to(device)
+        self._draft_of = None if words is None else words.draft_of.tolist()
+        self._transfers = transfers or Transfers(device, device)
+        self._ids: list[list[int]] = [[] for _ in range(num_rows)]  # in the draft model's ids
 
     @property
     def rows(self) -> RowForward:
@@ -46,35 +57,31 @@ class DraftModelDrafter:
         return self._forward
 
     def begin(self, row: int, token_ids: Sequence[int], max_length: int) -> None:
+        self._ids[row] = self._translated(token_ids)
         self._forward.cache.reserve(max_length)
-        self._forward.prefill(row, token_ids)
-        self._ids[row] = list(token_ids)
+        self._forward.prefill(row, self._ids[row])
 
     def propose(self, asked: Round) -> Proposal:
         width = max(asked.limits)
         if width == 0:
-            return Proposal(asked.keys.new_zeros(len(asked.limits), 0), asked.limits)
-        num_rows, lengths, asked = len(asked.limits), self._forward.lengths, asked.to(self._forward.device)
+            return nothing(asked)
+        num_rows, lengths, asked = len(asked.limits), self._forward.lengths, self._transfers.asked(asked)
         logits = self._catch_up(num_rows)  # [n, V]
-        tokens, probs = [], []
+        drafts = self._drawing.start(asked)
         for i in range(width):
-            drawn, row_probs = self._draw(logits, asked, i)
-            tokens.append(drawn)
-            if row_probs is not None:
-                probs.append(row_probs)
+            tokens = drafts.draw(logits if self._words is None else self._words.rows(logits))  # [n]
             if i + 1 < width:
-                # A row that could not be drawn from fails at its verification; the model must not see its negative id.
-                logits = self._forward.step(drawn[:, None].clamp_min(0))[:, 0]
+                logits = self._forward.step(self._fed(tokens)[:, None])[:, 0]
                 for row in range(num_rows):
                     lengths[row] += 1
-        return Proposal(torch.stack(tokens, 1), asked.limits, torch.stack(probs, 1) if probs else None)
+        return self._transfers.proposed(drafts.proposal())
 
     def commit(self, row: int, token_ids: Sequence[int], num_accepted: int) -> None:
         # The cached drafts that were accepted are text now; the last draft of a full acceptance was never fed, so
         # `_catch_up` feeds it together with the token that followed.
         lengths = self._forward.lengths
         lengths[row] = min(lengths[row], len(self._ids[row]) + num_accepted)
-        self._ids[row].extend(token_ids)
+        self._ids[row].extend(self._translated(token_ids))
 
     def move(self, source: int, target: int) -> None:
         self._forward.cache.move(source, target)
@@ -86,51 +93,21 @@ class DraftModelDrafter:
 
     def _catch_up(self, num_rows: int) -> torch.Tensor:
         """Feed what each row has not seen yet; logits after each row's last token, [n, V]."""
-        lengths, device = self._forward.lengths, self._forward.device
+        lengths = self._forward.lengths
         missing = [self._ids[row][lengths[row] :] for row in range(num_rows)]
         width = max(len(m) for m in missing)
-        fed = torch.tensor([m + [0] * (width - len(m)) for m in missing], device=device)  # [n, W]
+        fed = self._transfers.there(torch.tensor([m + [0] * (width - len(m)) for m in missing]))  # [n, W]
         logits = self._forward.step(fed)  # [n, W, V]
         for row in range(num_rows):
             lengths[row] = len(self._ids[row])
-        last = torch.tensor([len(m) - 1 for m in missing], device=device)
-        return logits[torch.arange(num_rows, device=device), last]
+        last = self._transfers.there(torch.tensor([len(m) - 1 for m in missing]))
+        return logits[torch.arange(num_rows, device=logits.device), last]
 
-    def _draw(self, logits: torch.Tensor, asked: Round, i: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The i-th draft of every row, [n], and its rows, [n, V]; a batch of greedy rows needs no probabilities."""
-        if asked.rows is None:
-            return logits.float().argmax(-1), None
-        probs = sampling.process(logits, asked.rows)
-        uniforms = self._uniforms(asked.keys, streams.Stream.DRAFT, (asked.positions + i)[:, None])[:, 0]
-        drawn = self._draw_from(probs, uniforms)
-        return drawn.tokens, drawn.probs
+    def _fed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Drafts in the draft model's ids, [n]."""
+        # A row that could not be drawn from fails at its verification; the model must not see its negative id.
+        known = tokens.clamp_min(0)
+        return known if self._words is None else self._words.draft_of[known]
 
-
-def require_same_words(
-    target: tuple[PreTrainedModel, PreTrainedTokenizerBase], draft: tuple[PreTrainedModel, PreTrainedTokenizerBase]
-) -> None:
-    """Refuse a draft model that does not speak the target's vocabulary.
-
-    Raises:
-        ModelError: names what differs: vocabulary, special ids, chat template, width of the head, or context.
-    """
-    (target_model, target_words), (draft_model, draft_words) = target, draft
-    ours, theirs = target_words.get_vocab(), draft_words.get_vocab()
-    if ours != theirs:
-        odd = sorted({w for w in ours.keys() | theirs.keys() if ours.get(w) != theirs.get(w)})
-        raise _mismatch("tokenizer vocabulary", f"{len(odd)} entries, the first is {odd[0]!r}")
-    for name in ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id"):
-        if getattr(target_words, name) != getattr(draft_words, name):
-            raise _mismatch(name, f"{getattr(target_words, name)} and {getattr(draft_words, name)}")
-    if target_words.chat_template != draft_words.chat_template:
-        raise _mismatch("chat template", "the two texts are not equal")
-    sizes = target_model.config.vocab_size, draft_model.config.vocab_size
-    if sizes[0] != sizes[1]:
-        raise _mismatch("vocab_size of the head", f"{sizes[0]} and {sizes[1]}")
-    contexts = target_model.config.max_position_embeddings, draft_model.config.max_position_embeddings
-    if contexts[1] < contexts[0]:
-        raise _mismatch("max_position_embeddings", f"{contexts[0]} and only {contexts[1]}")
-
-
-def _mismatch(what: str, how: str) -> ModelError:
-    return ModelError(f"the draft model's {what} differs from the target's ({how})", where=_FIELD, remedy=_REMEDY)
+    def _translated(self, token_ids: Sequence[int]) -> list[int]:
+        return list(token_ids) if self._draft_of is None else [self._draft_of[token] for token in token_ids]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from canary.domain.catalogue import CATALOGUE, FaultEntry
 from canary.domain.errors import UsageError
 from canary.domain.pairs import DrafterKind
-from canary.engine.faults import drafting, draws, judging, loop, randomness, rows, structure
+from canary.engine.faults import drafting, draws, judging, loop, penalties, randomness, rows, structure, telling
 from canary.engine.faults.judging import Inject
 from canary.engine.hooks import Hooks
 from canary.engine.sampling import Draw
@@ -53,10 +53,18 @@ INJECTIONS: Mapping[str, Inject] = {
     "temperature_ignored": rows.with_rows(rows.without_temperature),
     "filters_ignored": rows.with_rows(rows.without_filters),
     "bonus_parameters_ignored": rows.bonus_parameters_ignored,
+    "min_p_ignored": rows.with_rows(rows.without_min_p),
+    "penalties_ignored": penalties.penalties_ignored,
+    "bias_on_bonus_only": penalties.bias_on_bonus_only,
+    "penalties_frozen": penalties.penalties_frozen,
+    "rejected_drafts_counted": penalties.rejected_drafts_counted,
+    "min_tokens_short": penalties.min_tokens_short,
     "chunk_read_from_last_token": structure.chunk_read_from_last_token,
     "end_tested_on_last_only": loop.ending(loop.end_tested_on_last_only),
     "length_tested_first": loop.ending(loop.length_tested_first),
     "drafts_leak_past_end": loop.ending(loop.drafts_leak_past_end),
+    "logprobs_zero": telling.in_table(telling.zero),
+    "logprobs_of_next_row": telling.in_table(telling.of_next_row),
     "token_fed_twice": loop.token_fed_twice,
     "short_crop": loop.advancing(loop.short_crop),
     "longest_length": loop.advancing(loop.longest_length),

@@ -34,15 +34,20 @@ def bonus_parameters_ignored(hooks: Hooks) -> Hooks:
 
 def without_temperature(rows: Rows) -> Rows:
     """Every sampled row at temperature 1."""
-    filtered = bool(len(rows.top_k_rows) or len(rows.top_p_rows))
-    return replace(rows, temperature=torch.ones_like(rows.temperature), plain=not filtered and not rows.any_greedy)
+    return replace(rows, temperature=torch.ones_like(rows.temperature), plain=not rows.filtered and not rows.any_greedy)
 
 
 def without_filters(rows: Rows) -> Rows:
-    """No top-k and no top-p."""
+    """No top-k, top-p, min-p and typical-p."""
     none = rows.top_k_rows[:0]
     plain = not rows.any_greedy and bool((rows.temperature == 1).all())
-    return replace(rows, top_k_rows=none, top_p_rows=none, max_top_k=0, plain=plain)
+    return replace(rows, top_k_rows=none, top_p_rows=none, min_p_rows=none, typical_p_rows=none, max_top_k=0, plain=plain)
+
+
+def without_min_p(rows: Rows) -> Rows:
+    """No min-p."""
+    bare = replace(rows, min_p_rows=rows.min_p_rows[:0])
+    return replace(bare, plain=not bare.filtered and not bare.any_greedy and bool((bare.temperature == 1).all()))
 
 
 def changed(change: Logits) -> Inject:

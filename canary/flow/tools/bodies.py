@@ -6,20 +6,19 @@ It never changes the bytes, never guesses a value and never repeats the body's t
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NoReturn
 
 from canary.domain.errors import RequestError, TooLargeError, UnsupportedRequestError
-from canary.domain.traffic import Message, Prompt, SamplingParams
-from canary.flow.tools.body_fields import IGNORED, INT32, INT64, MAX_STOPS, NEUTRAL, UNDERSTOOD, kind, pointer
+from canary.domain.traffic import Message, Prompt
+from canary.flow.tools.body_fields import IGNORED, NEUTRAL, UNDERSTOOD, kind, pointer
 from canary.flow.tools.body_forms import read_form
 from canary.flow.tools.body_messages import read_messages
+from canary.flow.tools.body_params import read_params
 
 CHAT = "chat/completions"
 COMPLETIONS = "completions"
-DEFAULT_MAX_TOKENS = 256
 MAX_BODY = 4 * 1024 * 1024
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -54,8 +53,10 @@ def read_request(body: bytes, *, route: str, endpoint: str, source: str, request
         for name in ("messages", "tools", "tool_choice"):
             _refuse_field(fields, name, f"`{name}` belongs to `{CHAT}`")
         text = _text(fields)
+        _refuse_field(fields, "top_logprobs", f"`top_logprobs` belongs to `{CHAT}`")
     form, stream = read_form(fields), fields.get("stream") is True
-    return Prompt(source, request_id, route, endpoint, body, messages, text, _params(fields), form=form, stream=stream)
+    params = read_params(fields, chat=endpoint == CHAT)
+    return Prompt(source, request_id, route, endpoint, body, messages, text, params, form=form, stream=stream)
 
 
 def too_large(max_body: int) -> TooLargeError:
@@ -156,61 +157,3 @@ def _text(fields: Body) -> str:
     if not value:
         raise RequestError("`prompt` is empty", where="/prompt", remedy="Send at least one character.")
     return value
-
-
-def _params(fields: Body) -> SamplingParams:
-    return SamplingParams(
-        max_tokens=_max_tokens(fields),
-        temperature=_number(fields, "temperature", 1.0, lambda v: 0 <= v <= 2, "between 0 and 2"),
-        top_k=max(0, _integer(fields, "top_k", -1, INT32) or 0),
-        top_p=_number(fields, "top_p", 1.0, lambda v: 0 < v <= 1, "above 0 and at most 1"),
-        stop=_stop(fields.get("stop")),
-        seed=_integer(fields, "seed", -INT64 - 1, INT64),
-    )
-
-
-def _number(fields: Body, name: str, default: float, legal: Callable[[float], bool], words: str) -> float:
-    value = fields.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RequestError(f"`{name}` is {kind(value)}, not a number", where=f"/{name}", remedy=f"Send a number {words}.")
-    if not legal(value) or not math.isfinite(value):
-        raise RequestError(f"`{name}` is out of range", where=f"/{name}", remedy=f"Send a number {words}.")
-    return float(value)
-
-
-def _integer(fields: Body, name: str, low: int, high: int) -> int | None:
-    value = fields.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(f"`{name}` is {kind(value)}, not an integer", where=f"/{name}", remedy="Send a whole number.")
-    if not low <= value <= high:
-        raise RequestError(f"`{name}` is out of range", where=f"/{name}", remedy=f"Send a whole number from {low} to {high}.")
-    return value
-
-
-def _max_tokens(fields: Body) -> int:
-    older = _integer(fields, "max_tokens", 1, INT32)
-    newer = _integer(fields, "max_completion_tokens", 1, INT32)
-    if older is not None and newer is not None and older != newer:
-        raise RequestError(
-            "`max_tokens` and `max_completion_tokens` differ", where="/max_completion_tokens", remedy="Send only one of them."
-        )
-    return newer or older or DEFAULT_MAX_TOKENS
-
-
-def _stop(value: object) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    items = [value] if isinstance(value, str) else value
-    if not isinstance(items, list) or len(items) > MAX_STOPS:
-        raise RequestError("`stop` is not a string or a short list", where="/stop", remedy=f"Send at most {MAX_STOPS} strings.")
-    for at, item in enumerate(items):
-        if not isinstance(item, str) or not item:
-            where = "/stop" if isinstance(value, str) else f"/stop/{at}"
-            raise RequestError(
-                "a stop string must be a string of at least one character", where=where, remedy="Send it or leave it out."
-            )
-    return tuple(items)

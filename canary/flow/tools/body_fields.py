@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 MAX_STOPS = 16
+MAX_BANS = 1024  # bad words
+MAX_IDS = 1024  # stop ids, biased ids
+MAX_N = 128
+MAX_TOP = 20  # likeliest tokens beside a log-probability
 ROLES = ("system", "developer", "user", "assistant", "tool")
 # Keys of the objects around tools; an unknown one is refused by name.
 TOOL_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -18,7 +22,6 @@ INT32, INT64 = 2**31 - 1, 2**63 - 1
 # Fields that cannot change which tokens are drawn; any value is legal.
 IGNORED = frozenset(
     {
-        "logprobs",
         "metadata",
         "model",
         "parallel_tool_calls",
@@ -27,7 +30,6 @@ IGNORED = frozenset(
         "service_tier",
         "store",
         "stream_options",
-        "top_logprobs",
         "user",
     }
 )
@@ -37,38 +39,43 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "audio": (None,),
     "best_of": (None, 1),
     "echo": (None, False),
-    "frequency_penalty": (None, 0),
     "function_call": (None, "none"),
     "functions": (None, []),
-    "logit_bias": (None, {}),
-    "min_p": (None, 0),
-    "min_tokens": (None, 0),
     "modalities": (None, ["text"]),
-    "n": (None, 1),
     "prediction": (None,),
-    "presence_penalty": (None, 0),
     "reasoning_effort": (None,),
-    "repetition_penalty": (None, 1),
-    "stop_token_ids": (None, []),
     "suffix": (None,),
     "web_search_options": (None,),
 }
 
 UNDERSTOOD = frozenset(
     {
+        "bad_words",
+        "frequency_penalty",
+        "ignore_eos",
+        "logit_bias",
+        "logprobs",
         "max_completion_tokens",
         "max_tokens",
         "messages",
+        "min_p",
+        "min_tokens",
+        "n",
+        "presence_penalty",
         "prompt",
+        "repetition_penalty",
         "response_format",
         "seed",
         "stop",
+        "stop_token_ids",
         "stream",
         "temperature",
         "tool_choice",
         "tools",
         "top_k",
+        "top_logprobs",
         "top_p",
+        "typical_p",
     }
 )
 

@@ -136,7 +136,7 @@ def remember(store: Store, route: str, body: dict[str, object], actor: str, now:
 
 def _walked(policy: Policy, fault: str | None) -> Policy:
     """The policy that a run walks under: a drill is timed only where it names no fault, and needs no A/A arm."""
-    shadow = replace(policy.shadow, control_rate=0.0)
+    shadow = replace(policy.shadow, control_rate=0.0, schedule=None)
     changed = replace(policy, shadow=shadow, subject=replace(policy.subject, fault=fault), drills=Drills())
     return replace(changed, content_hash=content_hash(changed))
 

@@ -52,7 +52,8 @@ def run_gate(
     """
     if not prompts:
         raise UsageError("the prompt file holds no prompt", where="--prompts")
-    unbaked = replace(policy, stages=tuple(replace(s, bake_seconds=0.0) for s in policy.stages))
+    at_once = replace(policy.shadow, schedule=None)
+    unbaked = replace(policy, shadow=at_once, stages=tuple(replace(s, bake_seconds=0.0) for s in policy.stages))
     apply_policy(store, unbaked, dump(unbaked), clock(), actor="gate")
     rollout = announce(store, policy.route, engine.info, clock())
     accept(store, prompts, clock())

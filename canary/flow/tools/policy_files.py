@@ -17,13 +17,14 @@ from canary.domain.catalogue import ALL_FAULTS, CATALOGUE
 from canary.domain.drills import Drills
 from canary.domain.errors import PolicyError
 from canary.domain.live_policy import LiveGates
-from canary.domain.policy import Drafter, Gates, Policy, Shadow, Subject
+from canary.domain.policy import Gates, Policy, Shadow, Subject
+from canary.flow.tools.yaml_drafter import DRAFTER
 from canary.flow.tools.yaml_modes import Modes, Strata
 from canary.flow.tools.yaml_nodes import At, parse
 from canary.flow.tools.yaml_scalars import Duration, Flag, Number, OneOf, Text
 from canary.flow.tools.yaml_sections import Field, Items, Section, Table
 from canary.flow.tools.yaml_stages import LIMITS as LIMITS
-from canary.flow.tools.yaml_stages import MATCH, NOTIFY, SLUG, STAGE
+from canary.flow.tools.yaml_stages import MATCH, NOTIFY, SCHEDULE, SLUG, STAGE
 from canary.flow.tools.yaml_structured import STRUCTURED, resolved
 
 
@@ -31,21 +32,12 @@ def _rate(example: str, below: float = 1.0) -> Field:
     return Field(Number(example, above=0.0, below=below))
 
 
-DRAFTER = Section(
-    Drafter,
-    {
-        "name": Field(OneOf(("ngram", "draft_model"))),
-        "num_speculative_tokens": Field(Number("4", least=1, most=32, integer=True)),
-        "model": Field(Text("models/draft")),
-        "max_ngram": Field(Number("3", least=1, most=16, integer=True)),
-    },
-)
 SUBJECT = Section(
     Subject,
     {
         "engine": Field(OneOf(("own",))),
         "target": Field(Text("SmolLM2-135M-Instruct")),
-        "dtype": Field(OneOf(("float32", "bfloat16"))),
+        "dtype": Field(OneOf(("auto", "float32", "bfloat16"))),
         "drafter": Field(DRAFTER),
         "fault": Field(Text("resample_from_target", r"[a-z][a-z0-9_]*", "a fault's name")),
     },
@@ -63,6 +55,7 @@ SHADOW = Section(
         "control_rate": Field(Number("0.05", least=0, most=0.5)),
         "control_batch_size": Field(Number("4", least=1, most=1024, integer=True)),
         "timing_concurrency": Field(Number("1", least=1, most=1024, integer=True)),
+        "schedule": Field(SCHEDULE),
     },
 )
 GATES = Section(
@@ -174,7 +167,7 @@ def load_text(text: str, name: str = "policy", *, folder: Path | None = None) ->
     root, at = parse(text, name), At(name)
     policy: Policy = POLICY.read(root, at)
     try:
-        _check_drafter(policy)
+        policy.subject.drafter.check()
         policy = replace(policy, structured=resolved(policy.structured, folder))
         policy.check()
     except PolicyError as error:
@@ -204,14 +197,6 @@ def schema() -> dict[str, Any]:
 def schema_json() -> str:
     """The JSON Schema as text, the same for the same version: keys sorted, two spaces, a newline at the end."""
     return json.dumps(schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-def _check_drafter(policy: Policy) -> None:
-    drafter = policy.subject.drafter
-    if drafter.name == "draft_model" and drafter.model is None:
-        raise PolicyError("draft_model needs a model", where="subject.drafter", remedy="Add `model:` with its directory.")
-    if drafter.name == "ngram" and drafter.model is not None:
-        raise PolicyError("ngram takes no model", where="subject.drafter.model", remedy="Remove it or use `name: draft_model`.")
 
 
 def _locate(root: yaml.Node, path: str) -> yaml.Node:

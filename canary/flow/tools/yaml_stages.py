@@ -1,4 +1,4 @@
-"""Readers of a policy's stages, limits, match rules and notifications, as the field tables that `policy_files` is made of."""
+"""Readers of a policy's stages, limits, schedule, match rules and notifications: field tables that `policy_files` is made of."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import yaml
 from canary.domain.live_policy import LIVE_GATES
 from canary.domain.match import STREAMS, Match
 from canary.domain.mirrored import ENDPOINTS
+from canary.domain.shadow_run import ShadowSchedule
 from canary.domain.stage_policy import EVENTS, Approval, Limits, NotifyTarget, Stage
 from canary.domain.traffic import Stratum
 from canary.flow.tools.yaml_nodes import At, entries
@@ -99,6 +100,15 @@ LIMITS = Section(
         "max_cooldown": Field(Duration("7d"), "max_cooldown_seconds"),
         "max_attempts": Field(Number("5", least=1, most=1000, integer=True)),
         "bake_gap": Field(Duration("1m", least=1.0), "bake_gap_seconds"),
+    },
+)
+SCHEDULE = Section(
+    ShadowSchedule,
+    {
+        "cron": Field(Text("0 3 * * *")),
+        "timezone": Field(Text("UTC")),
+        "max_requests": Field(Number("2000", least=1, integer=True)),
+        "max_minutes": Field(Number("60", least=1, most=10_080)),
     },
 )
 MATCH = Section(

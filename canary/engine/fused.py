@@ -1,0 +1,172 @@
+"""The forward of Llama-like models with less between its matrix products: residuals, norms and rotary positions in place.
+
+It runs a view's own modules and weights in transformers' own order of rounding; it must never be used where `agrees` has not
+found it to give the transformers forward's logits.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import rms_norm, silu
+from transformers import PretrainedConfig, PreTrainedModel
+
+from canary.engine.attention import row_attention
+from canary.engine.cache import RowCache
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+# Largest difference of a logit as a share of the largest one. The roundings are transformers' own and nothing differs as written
+# here; another build of torch may add up in another order, which single precision forgives and 16 bit does not.
+TOLERANCES = {torch.float32: 1e-5}
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Modules and weights of one decoder layer, as the transformers layer holds them.
+
+    Args:
+        before_attention, before_mlp: weights of the norms, [H].
+        q_norm, k_norm: weights of the norms of each head, [D]; None in most families.
+        attention: the layer's attention module, for `row_attention`, and its `scaling` of scores.
+    """
+
+    before_attention: torch.Tensor
+    q: nn.Module
+    k: nn.Module
+    v: nn.Module
+    q_norm: torch.Tensor | None
+    k_norm: torch.Tensor | None
+    attention: nn.Module
+    scaling: float
+    out: nn.Module
+    before_mlp: torch.Tensor
+    gate: nn.Module
+    up: nn.Module
+    down: nn.Module
+
+    @classmethod
+    def of(cls, layer: Any) -> _Layer:
+        attend, mlp = layer.self_attn, layer.mlp
+        norms = (getattr(attend, name, None) for name in ("q_norm", "k_norm"))
+        q_norm, k_norm = (None if norm is None else norm.weight.detach() for norm in norms)
+        return cls(
+            layer.input_layernorm.weight.detach(),
+            attend.q_proj,
+            attend.k_proj,
+            attend.v_proj,
+            q_norm,
+            k_norm,
+            attend,
+            attend.scaling,
+            attend.o_proj,
+            layer.post_attention_layernorm.weight.detach(),
+            mlp.gate_proj,
+            mlp.up_proj,
+            mlp.down_proj,
+        )
+
+
+class FusedForward:
+    """A view's forward over a row cache.
+
+    Args:
+        view: a view for which `is_fusable` holds.
+    """
+
+    def __init__(self, view: PreTrainedModel) -> None:
+        given: Any = view
+        config, trunk = given.config, given.model
+        self._embed = given.get_input_embeddings()
+        self._rotary = trunk.rotary_emb
+        self._layers = tuple(_Layer.of(layer) for layer in trunk.layers)
+        self._last_norm = trunk.norm.weight.detach()
+        self._head = given.get_output_embeddings()
+        self._eps = float(config.rms_norm_eps)
+        self._head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+    def first(self, count: int) -> FusedForward:
+        """The same forward, left after its first layers for the last norm and the head."""
+        other = copy.copy(self)
+        other._layers = self._layers[:count]
+        return other
+
+    def __call__(
+        self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None, cache: RowCache, logits_to_keep: int = 0
+    ) -> torch.Tensor:
+        """Logits after each token, [n, W, V], or after the last few; arguments as the transformers forward takes them.
+
+        Args:
+            ids, positions: [n, W] int64.
+            mask: of `cache.step_mask`, or None where all of a row's own keys before a query may be seen.
+            cache: planned for these tokens.
+        """
+        num_rows, width = ids.shape
+        hidden = self._embed(ids)  # [n, W, H], new memory, so that the residuals may be added in place
+        cos, sin = (each[:, :, None] for each in self._rotary(hidden, positions))  # [n, W, 1, D]
+        heads = (num_rows, width, -1, self._head_dim)
+        if mask is not None:  # once a step; attention would do it in every layer
+            mask = torch.zeros(mask.shape, dtype=hidden.dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
+        for index, layer in enumerate(self._layers):
+            normed = self._norm(hidden, layer.before_attention)
+            query, key = layer.q(normed).view(heads), layer.k(normed).view(heads)  # [n, W, heads, D]
+            if layer.q_norm is not None and layer.k_norm is not None:
+                query, key = self._norm(query, layer.q_norm), self._norm(key, layer.k_norm)
+            _rotate(query, cos, sin)
+            _rotate(key, cos, sin)
+            keys, values = cache.update(key.transpose(1, 2), layer.v(normed).view(heads).transpose(1, 2), index)
+            attended, _ = row_attention(layer.attention, query.transpose(1, 2), keys, values, mask, scaling=layer.scaling)
+            hidden.add_(layer.out(attended.view(num_rows, width, -1)))
+            normed = self._norm(hidden, layer.before_mlp)
+            hidden.add_(layer.down(silu(layer.gate(normed), inplace=True).mul_(layer.up(normed))))
+        kept = hidden[:, -logits_to_keep:] if logits_to_keep else hidden
+        logits: torch.Tensor = self._head(self._norm(kept, self._last_norm))
+        return logits
+
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """RMS norm, rounded where transformers rounds: once to the model's dtype before the weight."""
+        if x.dtype is torch.float32:
+            return rms_norm(x, weight.shape, weight, self._eps)
+        return rms_norm(x.float(), weight.shape, None, self._eps).to(x.dtype).mul_(weight)
+
+
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+    """x cos + rotate_half(x) sin in place, x [n, W, heads, D]; both halves of `sin` are the same numbers."""
+    half = x.shape[-1] // 2
+    turned = x * sin
+    x.mul_(cos)
+    x[..., :half].sub_(turned[..., half:])
+    x[..., half:].add_(turned[..., :half])
+
+
+def is_fusable(config: PretrainedConfig) -> bool:
+    """Whether a family's layer is the one written down here: gated SiLU, RMS norms, whole rotary heads."""
+    return (
+        config.model_type in FAMILIES
+        and getattr(config, "hidden_act", "") == "silu"
+        and (getattr(config, "rope_parameters", None) or {}).get("partial_rotary_factor", 1.0) == 1.0
+    )
+
+
+def agrees(plain: Callable[[], list[torch.Tensor]], fused: Callable[[], list[torch.Tensor]]) -> bool:
+    """Whether two forwards give the same logits, to rounding.
+
+    Args:
+        plain, fused: run the same tokens through each from empty rows.
+    """
+    try:
+        pairs = list(zip(plain(), fused(), strict=True))
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return False  # a family whose modules have changed since this was written
+    return all(_is_close(mine, theirs) for theirs, mine in pairs)
+
+
+def _is_close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
+    if mine.shape != theirs.shape or mine.dtype is not theirs.dtype:
+        return False
+    most = float((mine.float() - theirs.float()).abs().max())
+    return most <= TOLERANCES.get(mine.dtype, 0.0) * float(theirs.float().abs().max())
