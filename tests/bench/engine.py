@@ -10,109 +10,29 @@ import argparse
 import json
 import os
 import random
-import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
-from transformers import PreTrainedModel
 
 from canary.domain.traffic import SamplingParams
 from canary.engine import checkpoints
 from canary.engine.decode import Decoder
 from canary.engine.drafters.ngram import NgramDrafter
-from canary.engine.forward import FAST, PLAIN, RowForward
+from canary.engine.forward import PLAIN
 from canary.engine.requests import Job
+from tests.bench import engine_parts
 from tests.bench import engine_steps as steps
 from tests.bench.engine_replay import replay
-
-PROMPTS = Path(__file__).parents[2] / "canary" / "cli" / "demo" / "prompts"
-ROUTES = ("math", "rag", "faq", "creative")
-HALF, SINGLE = "bfloat16", "float32"
-K = 4
-MAX_NGRAM = 3  # of the copying drafter
-ROWS = 8
+from tests.bench.engine_setup import FAST, HALF, MAX_NGRAM, ROUTES, ROWS, SINGLE, Bar, Figure, K, Setup
 
 Variant = Callable[[Sequence[int]], list[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """What a median has to reach; `most` turns it round."""
-
-    must: float
-    stretch: float
-    most: bool = False
-
-    def judge(self, median: float) -> str:
-        reached = (lambda bar: median <= bar) if self.most else (lambda bar: median >= bar)
-        return "stretch" if reached(self.stretch) else "ok" if reached(self.must) else "MISS"
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One line of the table."""
-
-    name: str
-    what: str
-    dtype: str
-    forward: str
-    values: tuple[float, ...]
-    bar: Bar | None = None
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.values)
-
-    @property
-    def verdict(self) -> str:
-        return "" if self.bar is None else self.bar.judge(self.median)
-
-    def line(self) -> str:
-        bar = "" if self.bar is None else f"{self.bar.must:7.2f}{self.bar.stretch:7.2f}  {self.verdict}"
-        spread = f"{self.median:8.2f}{min(self.values):8.2f}{max(self.values):8.2f}"
-        return f"{self.name:24}{self.what:14}{self.dtype:10}{self.forward:7}{spread}{bar}"
-
-
-@dataclass(slots=True)
-class Setup:
-    """The model in both dtypes, loaded when first asked for, and the routes' prompts as tokens."""
-
-    path: Path
-    prompts: int
-    new: int
-    rng: random.Random
-    _loaded: dict[str, tuple[PreTrainedModel, Any]] = field(default_factory=dict)
-    _rows: dict[tuple[str, str], RowForward] = field(default_factory=dict)
-
-    def model(self, dtype: str) -> PreTrainedModel:
-        if dtype not in self._loaded:
-            self._loaded[dtype] = checkpoints.load(self.path, dtype)
-        return self._loaded[dtype][0]
-
-    @property
-    def words(self) -> Any:
-        if not self._loaded:
-            self.model(HALF)
-        return next(iter(self._loaded.values()))[1]
-
-    def rows(self, dtype: str, forward: str) -> RowForward:
-        if (dtype, forward) not in self._rows:
-            self._rows[dtype, forward] = RowForward(self.model(dtype), ROWS, forward=forward)
-        return self._rows[dtype, forward]
-
-    def tokens(self, route: str, count: int) -> list[list[int]]:
-        lines = (PROMPTS / f"{route}.jsonl").read_text().splitlines()
-        chats = [json.loads(line)["messages"] for line in self.rng.sample(lines, min(count, len(lines)))]
-        texts = [self.words.apply_chat_template(c, add_generation_prompt=True, tokenize=False) for c in chats]
-        return [self.words(t, add_special_tokens=False)["input_ids"] for t in texts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +170,10 @@ PARTS: Mapping[str, Callable[[Setup], Iterator[Figure]]] = {
     "outside": outside,
     "requests": requests,
     "batches": batches,
+    "adaptive": engine_parts.adaptive,
+    "together": engine_parts.together,
+    "assisted": engine_parts.assisted,
+    "copying": engine_parts.copying,
 }
 
 
