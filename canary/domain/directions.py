@@ -96,6 +96,7 @@ DIRECTIONS: Mapping[str, Rule] = {
     "route": ANY_EVIDENCE,
     "quick_look": NEUTRAL,
     **dict.fromkeys(("subject.engine", "subject.target", "subject.dtype", "subject.fault"), NEUTRAL_EVIDENCE),
+    **dict.fromkeys(("subject.device", "subject.graphs"), NEUTRAL_EVIDENCE),
     **dict.fromkeys((f"subject.drafter.{n}" for n in ("name", "num_speculative_tokens", "model", "max_ngram")), NEUTRAL_EVIDENCE),
     **dict.fromkeys((f"subject.drafter.{n}" for n in ("exit_layer", "heads", "fallback", "device")), NEUTRAL_EVIDENCE),
     **dict.fromkeys((f"subject.drafter.{n}" for n in ("verification", "adaptive")), NEUTRAL_EVIDENCE),

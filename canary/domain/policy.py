@@ -34,15 +34,20 @@ class Subject:
     Args:
         engine: `own` (Canary's torch engine) is the only one that Canary itself can run so far.
         target: name or directory of the target model.
+        drafter: what proposes tokens, and how many.
         dtype: `float32`, `bfloat16`, or `auto`: single precision where this machine affords it, measured once per model.
         fault: a drill's injected fault, by name of `engine.faults`; part of the epoch.
+        device: where the target runs, `cpu`, `cuda` or `cuda:N`; its kind is part of the epoch, its number is not.
+        graphs: whether the target's steps are captured once for a few shapes and run again: `off`, `cuda_graphs` or `compile`.
     """
 
     engine: str
     target: str
-    dtype: str
     drafter: Drafter
+    dtype: str = "auto"
     fault: str | None = None
+    device: str = "cpu"
+    graphs: str = "off"
 
 
 @dataclass(frozen=True, slots=True)

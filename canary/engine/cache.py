@@ -16,6 +16,7 @@ from transformers import DynamicCache, PretrainedConfig
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
 from canary.domain.errors import EngineMemoryError, ModelError
+from canary.engine.transfer import to_device
 
 _BLOCK = 32  # windows and capacities are multiples of it, so that attention sees few shapes
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
@@ -52,7 +53,7 @@ def require_rollback(config: PretrainedConfig, where: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
     """Where one forward writes: `row` alone from `starts[0]`, or the first `num_rows` rows at their ends.
 
     `fresh` says that nothing is stored before what is written, so that attention needs the new keys alone.
@@ -146,7 +147,7 @@ class RowCache(Cache):
         self.num_rows = num_rows
         self.capacity = _round_up(capacity)
         self.lengths = [0] * num_rows  # on the host: the loop learns them from the one copy of each step
-        self.plan = _Plan(0, 0, None, (), 0)
+        self.plan = Plan(0, 0, None, (), 0)
 
     @property
     def num_bytes(self) -> int:
@@ -169,7 +170,7 @@ class RowCache(Cache):
     def plan_prefill(self, row: int, start: int, stop: int) -> None:
         """The next forward fills positions `start` to `stop` of `row`, whose earlier ones are stored already."""
         self.reserve(stop)
-        self.plan = _Plan(row, 1, None, (start,), stop, fresh=start == 0)
+        self.plan = Plan(row, 1, None, (start,), stop, fresh=start == 0)
 
     def plan_step(self, num_rows: int, width: int, device: torch.device) -> torch.Tensor:
         """The next forward appends `width` tokens to each of the first `num_rows` rows.
@@ -180,12 +181,21 @@ class RowCache(Cache):
         starts = tuple(self.lengths[:num_rows])
         longest = max(starts) + width
         self.reserve(longest)
-        positions = torch.tensor(starts, device=device)[:, None] + torch.arange(width, device=device)  # [n, W]
+        positions = to_device(starts, device)[:, None] + torch.arange(width, device=device)  # [n, W]
         if num_rows == 1:
-            self.plan = _Plan(0, 1, None, starts, longest)
+            self.plan = Plan(0, 1, None, starts, longest)
         else:
-            self.plan = _Plan(0, num_rows, positions, starts, min(_round_up(longest), self.capacity))
+            self.plan = Plan(0, num_rows, positions, starts, min(_round_up(longest), self.capacity))
         return positions
+
+    def plan_fixed(self, positions: torch.Tensor, window: int) -> None:
+        """The next forward writes at given positions of the first rows, whatever the lengths on the host are.
+
+        Args:
+            positions: [n, W] int64, below the capacity.
+            window: stored positions that attention reads, at most the capacity.
+        """
+        self.plan = Plan(0, len(positions), positions, (), window)
 
     def move(self, source: int, target: int) -> None:
         """Copy row `source` over row `target`, so that the active rows stay dense."""

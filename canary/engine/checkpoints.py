@@ -95,14 +95,16 @@ def prepare(name_or_dir: str, cache_dir: Path, progress: Progress | None = None)
     return final
 
 
-def load(path: Path, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load(path: Path, dtype: str, device: torch.device | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A model in evaluation mode and its tokenizer.
 
     Args:
         dtype: `float32` or `bfloat16`.
+        device: where the model is put; the CPU unless given.
 
     Raises:
-        ModelError: the dtype is unknown, or the directory does not hold a loadable causal language model.
+        ModelError: the dtype is unknown, the directory does not hold a loadable causal language model, or the device has no room
+            for it.
     """
     if dtype not in DTYPES:
         raise ModelError(f"dtype {dtype!r} is unknown", where="subject.dtype", remedy=f"Use one of: {', '.join(DTYPES)}.")
@@ -123,7 +125,19 @@ def load(path: Path, dtype: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     if found["missing_keys"]:  # transformers would go on with random numbers in their place
         names = ", ".join(sorted(found["missing_keys"])[:3])
         raise ModelError(f"{path} lacks weights: {names}", where=str(path), remedy="Get the directory's weights again.")
-    return model.eval(), tokenizer
+    return _put(model.eval(), device, path), tokenizer
+
+
+def _put(model: PreTrainedModel, device: torch.device | None, path: Path) -> PreTrainedModel:
+    if device is None:
+        return model
+    try:
+        model.to(device)  # type: ignore[arg-type]
+    except torch.OutOfMemoryError as error:
+        raise ModelError(
+            f"{path} does not fit on {device}", where="subject.device", remedy="Use a smaller model or dtype, or another device."
+        ) from error
+    return model
 
 
 def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from canary.domain.errors import EngineMemoryError
 from canary.domain.pairs import Scheme
-from canary.engine import asked
+from canary.engine.admission import WHOLE, Filling, Pieces, obstacle
 from canary.engine.drafters.base import Drafter, Proposal, Round
 from canary.engine.forward import RowForward
 from canary.engine.hooks import CLEAN, Hooks
@@ -22,6 +22,7 @@ from canary.engine.record import Draws, Record, Step
 from canary.engine.requests import Job, Running, Words
 from canary.engine.streams import ROUND_SPACING, Stream
 from canary.engine.together import Batch
+from canary.engine.transfer import moved, to_device
 from canary.engine.verify import verify_greedy
 
 # A position is judged at most once and drawn at most once, so one stream serves recovered, bonus and plain tokens.
@@ -42,6 +43,7 @@ class Decoder:
         most: requests that run together at most; as many as the target has rows unless given.
         trace_plain: whether a traced request has trace columns without a drafter too.
         pads: whether a drafted step is always k + 1 wide, so that a row's last bits do not hang on what the others draft.
+        pieces: which prompts come in pieces, so that the others step in between.
 
     Attributes:
         want_tv: whether traces carry the distances of the bank's alternatives (see `trace.trace_rows`).
@@ -60,6 +62,7 @@ class Decoder:
         most: int | None = None,
         trace_plain: bool = False,
         pads: bool = True,
+        pieces: Pieces = WHOLE,
     ) -> None:
         if (drafter is None) != (num_speculative_tokens == 0):
             raise ValueError("a drafter needs k of at least 1, and no drafter means k = 0")
@@ -77,6 +80,9 @@ class Decoder:
         self.traces = drafter is not None or trace_plain
         self.want_tv = True
         self._spacing = ROUND_SPACING if hooks.scheme is Scheme.BLOCK else 1
+        self._streams = to_device(_STREAMS, target.device)[:, None, None]
+        self._pieces = pieces
+        self._filling: Filling | None = None
         self._rows: list[Running] = []
         self._failed: list[Running] = []  # their rows are free already
         self._batch: Batch | None = None
@@ -96,14 +102,20 @@ class Decoder:
         with suppress(EngineMemoryError):
             self.target.cache.reserve(max((self._reach(job) for job in jobs), default=0))
         try:
-            while queue or self._rows:
-                while queue and len(self._rows) < self.most:
+            while queue or self._rows or self._filling is not None:
+                while queue and self._has_room(queue[0]):
                     self._admit(queue.popleft(), traced)
                     yield from self._retire()
+                if self._filling is not None and self._fill(self._filling):
+                    self._filling = None
+                yield from self._retire()
                 if self._rows:
                     self._step()
                     yield from self._retire()
         finally:
+            if self._filling is not None:
+                self._free(self._filling.row)
+                self._filling = None
             while self._rows:
                 self._leave(len(self._rows) - 1)
 
@@ -111,40 +123,48 @@ class Decoder:
         """Most cached tokens of a job, the padding of its last step included."""
         return min(len(job.token_ids) + job.params.max_tokens, self.target.context) + self.k + 1
 
+    def _has_room(self, job: Job) -> bool:
+        """Whether a job may have a row now; a prompt in pieces holds one, and only one prompt comes in pieces at a time."""
+        filling = self._filling is not None
+        return len(self._rows) + filling < self.most and not (filling and self._pieces.take(job))
+
     def _admit(self, job: Job, traced: bool) -> None:
-        """Give a job the next row and emit its first token: step 0, in which nothing is drafted."""
+        """Give a job a row, and its first token if its prompt comes in whole."""
         room = self.target.context - len(job.token_ids)
         running = Running(job, min(job.params.max_tokens, room), Record() if traced else None)
-        row = len(self._rows)
-        self._rows.append(running)
-        self._batch = None
-        why = job.error or self._obstacle(job)
+        why = obstacle(job, self.words, self.target)
         if why is not None:
             running.fail(why)
+            self._failed.append(running)
             return
         running.shape(self.eos_ids, self.words)
+        if self._pieces.take(job):
+            self._filling = Filling(running, self.most - 1, self._pieces.size)
+        else:
+            self._fill(Filling(running, len(self._rows)))
+
+    def _fill(self, filling: Filling) -> bool:
+        """Give a prompt, or its next piece, to its row; True after the last, with which the request joins the others."""
+        running, row, job = filling.running, filling.row, filling.running.job
         try:
             self.target.cache.reserve(self._reach(job))
-            logits = self.target.prefill(row, job.token_ids)
+            logits = filling.advance(self.target)
+            if logits is None:
+                return False
             if self.drafter is not None:
                 self.drafter.begin(row, job.token_ids, self._reach(job))
         except EngineMemoryError as error:
             running.fail(str(error))
-            return
-        self._resolve(row, Batch.of([running], self.target), logits[None, None], None)
+            self._free(row)
+            self._failed.append(running)
+            return True
+        self._resolve(row, Batch.of([running], self.target), logits[None, None], None)  # step 0, in which nothing is drafted
         if self.clock is not None:
             running.first_at = self.clock()
-
-    def _obstacle(self, job: Job) -> str | None:
-        if not job.token_ids:
-            return "the prompt has no tokens"
-        if len(job.token_ids) >= self.target.context:
-            return f"the prompt has {len(job.token_ids)} tokens, but the model's context ends at {self.target.context}"
-        if job.params.max_tokens < 1:
-            return f"max_tokens is {job.params.max_tokens}, but an answer has at least one token"
-        if max(job.token_ids) >= self.target.vocab_size:
-            return f"the prompt has token {max(job.token_ids)}, but the vocabulary ends at {self.target.vocab_size - 1}"
-        return asked.obstacle(job.params, self.words, self.target.vocab_size)
+        self._rows.append(running)
+        self._batch = None
+        self._move(row, len(self._rows) - 1)
+        return True
 
     def _step(self) -> None:
         """One round for all rows."""
@@ -152,7 +172,7 @@ class Decoder:
             self._batch = Batch.of(tuple(self._rows), self.target)
         proposal = self._propose(self._batch)
         while self._rows:
-            tokens = torch.tensor([[self.hooks.pending(r)] for r in self._rows], device=self.target.device)  # [n, 1]
+            tokens = to_device([[self.hooks.pending(r)] for r in self._rows], self.target.device)  # [n, 1]
             if proposal is not None:
                 # A draft that could not be drawn is never accepted, but a model must not see its negative id.
                 tokens = torch.cat([tokens, proposal.tokens.clamp_min(0)], 1)  # [n, k + 1]
@@ -190,8 +210,8 @@ class Decoder:
         if max(proposal.lengths) == 0:
             return None
         missing, device = self.k - proposal.tokens.shape[1] if self._pads else 0, self.target.device
-        probs = None if proposal.probs is None else pad(proposal.probs.to(device), (0, 0, 0, missing))
-        return Proposal(pad(proposal.tokens.to(device), (0, missing)), proposal.lengths, probs)
+        probs = None if proposal.probs is None else pad(moved(proposal.probs, device), (0, 0, 0, missing))
+        return Proposal(pad(moved(proposal.tokens, device), (0, missing)), proposal.lengths, probs)
 
     def _resolve(self, first: int, batch: Batch, logits: torch.Tensor, proposal: Proposal | None) -> None:
         """Judge one round and emit its tokens.
@@ -230,7 +250,7 @@ class Decoder:
     def _judge(self, batch: Batch, logits: torch.Tensor, proposal: Proposal, traced: bool) -> Step:
         """Verify one round; an untraced round of greedy rows needs no probabilities."""
         width = logits.shape[1]
-        lengths = torch.tensor(proposal.lengths, device=logits.device)
+        lengths = to_device(proposal.lengths, logits.device)
         shaped = self.hooks.shape(logits, proposal.tokens, lengths, batch.prefixes)
         probs = draws = told = None
         if batch.greedy and not traced:
@@ -238,9 +258,8 @@ class Decoder:
         else:
             rows = batch.rows(width)
             probs = self.hooks.process(shaped, rows, lengths)
-            which = torch.tensor(_STREAMS, device=logits.device)[:, None, None]
             positions = batch.positions(width, self._spacing).expand(len(_STREAMS), -1, -1)
-            accept, following, pit = self.hooks.uniforms(batch.keys, which, positions)
+            accept, following, pit = self.hooks.uniforms(batch.keys, self._streams, positions)
             accept = accept[:, :-1]  # [n, k]; the others are [n, k + 1]
             verified = self.hooks.verify(probs, proposal.tokens, lengths, proposal.probs, accept, following)
             draws = Draws(probs, rows, accept, pit, self.hooks.scheme) if traced else None
@@ -261,13 +280,20 @@ class Decoder:
         """Free a row; the last row moves into it, so that the running rows stay dense."""
         running, last = self._rows[row], len(self._rows) - 1
         self._batch = None
-        self.target.lengths[row] = 0
-        if self.drafter is not None:
-            self.drafter.end(row)
-        if row != last:
-            self.target.cache.move(last, row)
-            if self.drafter is not None:
-                self.drafter.move(last, row)
+        self._free(row)
+        self._move(last, row)
         self._rows[row] = self._rows[last]
         self._rows.pop()
         return running
+
+    def _free(self, row: int) -> None:
+        self.target.lengths[row] = 0
+        if self.drafter is not None:
+            self.drafter.end(row)
+
+    def _move(self, source: int, target: int) -> None:
+        """What is known of a row moves into a free one."""
+        if source != target:
+            self.target.cache.move(source, target)
+            if self.drafter is not None:
+                self.drafter.move(source, target)

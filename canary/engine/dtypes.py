@@ -11,6 +11,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,8 +21,10 @@ from canary.domain.errors import ModelError
 from canary.engine import checkpoints
 from canary.engine.forward import PLAIN, RowForward
 from canary.engine.probe import verify_costs
+from canary.engine.transfer import is_host
 
 AUTO = "auto"
+CPU = torch.device("cpu")
 AFFORDABLE = 1.5  # times the 16-bit step
 _ROWS = 8
 _WIDTHS = (1, 5)
@@ -30,13 +33,14 @@ _REPEATS = 5
 StepMilliseconds = Callable[[Path, str], list[float]]
 
 
-def resolve_dtype(dtype: str, path: Path, cache_dir: Path) -> str:
+def resolve_dtype(dtype: str, path: Path, cache_dir: Path, device: torch.device = CPU) -> str:
     """The dtype to load a model in.
 
     Args:
         dtype: of the policy: `auto`, or the dtype itself, which is returned as it is.
         path: the model's directory.
-        cache_dir: where the answer is kept, by machine, libraries and weights.
+        cache_dir: where the answer is kept, by machine, device, libraries and weights.
+        device: where the model will run.
 
     Returns:
         `float32` or `bfloat16`; anything else is refused where the model is loaded.
@@ -46,9 +50,9 @@ def resolve_dtype(dtype: str, path: Path, cache_dir: Path) -> str:
     """
     if dtype != AUTO:
         return dtype
-    file = cache_dir / "probes" / f"dtype-{_key(checkpoints.weights_digest(path))}.json"
+    file = cache_dir / "probes" / f"dtype-{_key(checkpoints.weights_digest(path), device)}.json"
     if not file.is_file():
-        _keep(file, measured_ratio(path))
+        _keep(file, measured_ratio(path) if is_host(device) else measured_ratio(path, partial(step_milliseconds, device=device)))
     return _kept(file)
 
 
@@ -63,9 +67,9 @@ def measured_ratio(path: Path, milliseconds: StepMilliseconds | None = None) -> 
     return math.exp(math.fsum(math.log(s / h) for s, h in zip(single, half, strict=True)) / len(half))
 
 
-def step_milliseconds(path: Path, dtype: str) -> list[float]:
+def step_milliseconds(path: Path, dtype: str, device: torch.device = CPU) -> list[float]:
     """Median times of target steps: the forward that the engine would use in fp32, transformers' own in 16 bit."""
-    model, _ = checkpoints.load(path, dtype)
+    model, _ = checkpoints.load(path, dtype, device)
     rows = RowForward(model, _ROWS) if dtype == "float32" else RowForward(model, _ROWS, forward=PLAIN)
     context = max(1, min(128, rows.context - max(_WIDTHS)))
     return [c.milliseconds for c in verify_costs(rows, widths=_WIDTHS, batches=(1, _ROWS), context=context, repeats=_REPEATS)]
@@ -101,8 +105,9 @@ def _damaged(file: Path) -> ModelError:
     )
 
 
-def _key(weights: str) -> str:
-    facts = [_processor(), os.cpu_count(), torch.__version__, transformers.__version__, weights]
+def _key(weights: str, device: torch.device) -> str:
+    name = _processor() if is_host(device) else torch.cuda.get_device_name(device)
+    facts = [name, os.cpu_count(), torch.__version__, transformers.__version__, weights]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=12).hexdigest()
 
 

@@ -19,7 +19,9 @@ from canary.domain.errors import ModelError
 from canary.engine import attention
 from canary.engine.cache import RowCache, memory_errors, require_rollback, step_mask
 from canary.engine.fused import FusedForward, agrees, is_fusable
+from canary.engine.graphs import OFF, Given, StepGraphs, find_capture
 from canary.engine.packed import pack_linears
+from canary.engine.transfer import to_device
 
 AUTO, PLAIN, FAST = "auto", "plain", "fast"
 FORWARDS = (AUTO, PLAIN, FAST)
@@ -79,15 +81,24 @@ class RowForward:
         num_rows: requests that may run together.
         where: the policy field that named the model, for errors.
         forward: `plain` is transformers' own, `fast` is `fused`, `auto` is `fast` on a CPU where it gives the same logits.
+        graphs: whether steps are captured, see `graphs.MODES`.
 
     Attributes:
         forward: `plain` or `fast`, whichever it is.
+        graphs: the captured steps; None where every step is run anew.
 
     Raises:
-        ModelError: the model's cache cannot be rolled back, its attention cannot be replaced, or `fast` is not to be had.
+        ModelError: the cache cannot be rolled back, the attention cannot be replaced, or `fast` or `graphs` is not to be had.
     """
 
-    def __init__(self, model: PreTrainedModel, num_rows: int, where: str = "subject.target", forward: str = AUTO) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        num_rows: int,
+        where: str = "subject.target",
+        forward: str = AUTO,
+        graphs: str = OFF,
+    ) -> None:
         if forward not in FORWARDS:
             raise ModelError(
                 f"forward {forward!r} is unknown", where="subject.forward", remedy=f"Use one of: {', '.join(FORWARDS)}."
@@ -103,6 +114,7 @@ class RowForward:
         self.view = with_row_attention(model)
         self.packed_layers = pack_linears(self.view)
         self.device = model.device
+        capture = find_capture(graphs, self.device)
         self.num_rows = num_rows
         self.vocab_size = int(config.vocab_size)
         self.context = int(config.max_position_embeddings)
@@ -116,6 +128,7 @@ class RowForward:
         self._hidden: torch.Tensor | None = None
         self._keeps_hidden = False
         self._fused: FusedForward | None = None
+        self.graphs: StepGraphs | None = None
         if forward == FAST or (forward == AUTO and self.device.type == "cpu"):
             self._fused = self._fuse()
         if forward == FAST and self._fused is None:
@@ -125,6 +138,8 @@ class RowForward:
                 remedy="Use auto or plain.",
             )
         self.forward = PLAIN if self._fused is None else FAST
+        if capture is not None:
+            self.graphs = StepGraphs(self._fixed_step, self.cache, capture, self.device, graphs)
 
     @property
     def lengths(self) -> list[int]:
@@ -154,6 +169,7 @@ class RowForward:
         A step of it writes what those layers have to say of its tokens where a step of this one writes the same again.
         """
         other = copy.copy(self)
+        other.graphs = None
         other.view = with_first_layers(self.view, count, where)
         other._fused = None if self._fused is None else self._fused.first(count)
         return other
@@ -201,7 +217,7 @@ class RowForward:
         """Append the tokens from `start` on to a row that holds those before it; logits after the last one, [V]."""
         stop = len(token_ids)
         self.cache.plan_prefill(row, start, stop)
-        ids = torch.tensor([list(token_ids[start:])], device=self.device)  # [1, T]
+        ids = to_device([list(token_ids[start:])], self.device)  # [1, T]
         positions = torch.arange(start, stop, device=self.device)[None]  # [1, T]
         mask = step_mask(positions, stop, self._groups) if start and stop - start > 1 else None
         logits = self._run(ids, positions, mask, logits_to_keep=1)  # [1, 1, V]
@@ -215,14 +231,29 @@ class RowForward:
             tokens: [n, W] int64; columns beyond what a row needs may hold any token.
 
         Returns:
-            Logits after each token, [n, W, V], in the model's dtype.
+            Logits after each token, [n, W, V], in the model's dtype. Those of a captured step are good until the next one.
+
+        Raises:
+            EngineMemoryError: the device has no room for it; what the rows hold stays as it was.
         """
+        given = None if self.graphs is None else self.graphs(tokens)
+        if given is not None:
+            logits, self._hidden = given
+            return logits
         num_rows, width = tokens.shape
         positions = self.cache.plan_step(num_rows, width, self.device)
         # One token of one row sees all that is stored in it.
         mask = step_mask(positions, self.cache.plan.window, self._groups) if num_rows * width > 1 else None
         # Padding columns may lie past the context; their logits are never read.
         return self._run(tokens, positions.clamp(max=self.context - 1), mask)
+
+    def _fixed_step(self, ids: torch.Tensor, starts: torch.Tensor, window: int) -> Given:
+        """A step that asks the host nothing: the first rows' tokens at given positions, [n, W] and [n]."""
+        positions = starts[:, None] + torch.arange(ids.shape[1], device=self.device)  # [n, W]
+        self.cache.plan_fixed(positions, window)
+        mask = step_mask(positions, window, self._groups)
+        logits = self._run(ids, positions.clamp(max=self.context - 1), mask)
+        return logits, self._hidden
 
     def _run(
         self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None, logits_to_keep: int = 0

@@ -136,5 +136,5 @@ def of_verification(word: str, adaptive: DrafterKind | None = None) -> Hooks:
         raise ModelError(
             f"verification {word!r} is unknown", where="subject.drafter.verification", remedy=f"Use {' or '.join(METHODS)}."
         )
-    # Under block verification one-hot drafts are judged token by token too.
-    return METHODS[word] if adaptive is not DrafterKind.ONE_HOT else replace(METHODS[word], verify=verify_coupled)
+    # Block verification of one-hot drafts is token verification; with its rounds spaced, draws would hang on how much was drafted.
+    return METHODS[word] if adaptive is not DrafterKind.ONE_HOT else replace(CLEAN, verify=verify_coupled)

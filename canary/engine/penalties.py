@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from canary.domain.traffic import SamplingParams
+from canary.engine.transfer import to_device
 
 _ANY = -2  # in a ban's prefix: any token; a place before the prompt is -1 and equals none
 
@@ -141,7 +142,7 @@ class Prefixes:
     def __init__(self, shapings: Sequence[Shaping | None], said: Sequence[list[int]], fixed: Fixed) -> None:
         self.said, self.fixed = said, fixed
         self._prompts = [() if s is None else s.prompt_ids for s in shapings]
-        self._counted: list[int] = fixed.counted.tolist()
+        self._counted = [row for row, s in enumerate(shapings) if s is not None and s.params.penalised]
         self._seen = [0] * len(self._counted)
         self.counts = torch.zeros(fixed.prompted.shape, dtype=torch.int32, device=fixed.prompted.device)
 
@@ -170,8 +171,8 @@ class Prefixes:
         device = device or self.counts.device
         size = self.fixed.ban_prefixes.shape[1]
         tails = [self._last(row, size) for row in range(len(self.said))]
-        emitted = torch.tensor([len(answer) for answer in self.said], device=device)
-        tail = torch.tensor(tails, dtype=torch.int64, device=device).view(len(tails), size)
+        emitted = to_device([len(answer) for answer in self.said], device)
+        tail = to_device(tails, device).view(len(tails), size)
         return Cursor(self.fixed.to(device), self.counts.to(device), tail, emitted)
 
     def _follow(self) -> None:
@@ -183,7 +184,7 @@ class Prefixes:
             rows += [at] * len(new)
             ids += new
         if ids:
-            both = torch.tensor([rows, ids], device=self.counts.device)
+            both = to_device([rows, ids], self.counts.device)
             one = torch.ones(len(ids), dtype=torch.int32, device=self.counts.device)
             self.counts.index_put_((both[0], both[1]), one, accumulate=True)
 

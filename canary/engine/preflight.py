@@ -25,6 +25,7 @@ from canary.engine.memory import device_bytes, weight_bytes
 from canary.engine.render import renderings
 from canary.engine.sweep import Bench
 from canary.engine.sweep_tracks import Target
+from canary.engine.transfer import find_device
 from canary.flow.tools.preflight_facts import SPECIAL, Latency, ModelFacts, RouteFacts, Tokenizer
 
 Progress = Callable[[str, int, int], None]
@@ -64,12 +65,13 @@ def collect(
         ModelError: the policy names no model that is there at all.
     """
     path = checkpoints.prepare(policy.subject.target, cache_dir)
-    subject = replace(policy.subject, dtype=resolve_dtype(policy.subject.dtype, path, cache_dir))
+    device = find_device(policy.subject.device, "subject.device")
+    subject = replace(policy.subject, dtype=resolve_dtype(policy.subject.dtype, path, cache_dir, device))
     policy = replace(policy, subject=subject)
     if threads is not None:
         torch.set_num_threads(threads)
     progress("target", 0, 3)
-    target_facts, target = _read(subject.target, subject.dtype, cache_dir)
+    target_facts, target = _read(subject.target, subject.dtype, cache_dir, device)
     progress("draft", 1, 3)
     draft_facts, draft = (None, None)
     if subject.drafter.model is not None:
@@ -97,7 +99,7 @@ def collect(
     )
 
 
-def _read(name: str, dtype: str, cache_dir: Path) -> tuple[ModelFacts, Loaded | None]:
+def _read(name: str, dtype: str, cache_dir: Path, device: torch.device | None = None) -> tuple[ModelFacts, Loaded | None]:
     """One model directory's facts, and the model where it can be loaded."""
     path = checkpoints.prepare(name, cache_dir)
     quantised = _quantised(path)
@@ -105,7 +107,7 @@ def _read(name: str, dtype: str, cache_dir: Path) -> tuple[ModelFacts, Loaded | 
         why = f"its weights are quantised with {quantised}, which Canary's own engine does not run"
         return ModelFacts(name, obstacle=why), None
     try:
-        model, tokenizer = checkpoints.load(path, dtype)
+        model, tokenizer = checkpoints.load(path, dtype, device)
     except ModelError as error:
         return ModelFacts(name, obstacle=error.detail), None
     config = model.config.get_text_config(decoder=True)

@@ -15,6 +15,7 @@ from canary.engine import trace
 from canary.engine.drafters.base import Proposal
 from canary.engine.rows import Rows
 from canary.engine.sampling import INVALID, unfiltered
+from canary.engine.transfer import to_device, to_host
 from canary.engine.verify import Verified
 
 
@@ -101,7 +102,7 @@ class Step:
     def lines(self) -> list[Line]:
         """The round's outcome, in one copy from the device."""
         accepted, following = self.verified.num_accepted[:, None], self.verified.next_token[:, None]
-        table = torch.cat([accepted, following, self.proposal.tokens], 1).tolist()
+        table = to_host(torch.cat([accepted, following, self.proposal.tokens], 1))
         return [
             Line([*drafts[:count], token], drafted, count, token != INVALID)
             for (count, token, *drafts), drafted in zip(table, self.proposal.lengths, strict=True)
@@ -117,7 +118,7 @@ class Step:
 
     def trace(self, records: Sequence[Record], counts: Sequence[int], *, want_tv: bool) -> None:
         """Add the round's trace columns to each request that emitted something."""
-        draws = self.draws
+        draws, device = self.draws, self.lengths.device
         if draws is None or not any(counts):
             return
         nothing = torch.zeros_like(draws.probs[0, 0])
@@ -128,11 +129,11 @@ class Step:
             self.lengths,
             self.proposal.probs,
             draws.accept if self.verified.accept_uniforms is None else self.verified.accept_uniforms,
-            num_emitted=torch.tensor(counts, device=self.lengths.device),
+            num_emitted=to_device(counts, device),
             greedy=draws.rows.greedy.view(len(counts), -1)[:, 0],
             pit_uniforms=draws.pit,
             previous_probs=torch.stack([nothing if r.previous is None else r.previous for r in records]),
-            has_previous=torch.tensor([r.previous is not None for r in records], device=self.lengths.device),
+            has_previous=to_device([r.previous is not None for r in records], device, torch.bool),
             scheme=draws.scheme,
         )
         raw = torch.cat([record.logits[-1] for record, count in zip(records, counts, strict=True) if count])  # [N, V]

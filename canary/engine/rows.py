@@ -27,6 +27,7 @@ class Rows:
         min_p: [N] float64, 0 is off.
         typical_p: [N] float64, 1 is off.
         shaped: a row has bias, penalties, bans or a minimum length, which `penalties` sees to.
+        greedy_rows: [G] int64, the greedy rows: to index with `greedy` would make the host wait for the device.
     """
 
     temperature: Tensor
@@ -44,6 +45,7 @@ class Rows:
     min_p_rows: Tensor
     typical_p_rows: Tensor
     shaped: bool
+    greedy_rows: Tensor
 
     @property
     def filtered(self) -> bool:
@@ -91,4 +93,5 @@ class Rows:
             min_p_rows=where([p.min_p > 0 for p in each]),
             typical_p_rows=where([p.typical_p < 1 for p in each]),
             shaped=any(p.shaped for p in params),
+            greedy_rows=torch.tensor([i for i, it_is in enumerate(greedy) if it_is], dtype=torch.int64, device=device),
         )

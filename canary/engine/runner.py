@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from time import perf_counter
 
@@ -24,6 +24,7 @@ from canary.domain.pairs import Arm, Generation, Timing
 from canary.domain.policy import Shadow, Subject
 from canary.engine import checkpoints
 from canary.engine.adaptive import AdaptiveK, CostTable
+from canary.engine.admission import WHOLE, Pieces
 from canary.engine.decode import Decoder
 from canary.engine.drafters.adaptive import AdaptiveDrafter
 from canary.engine.drafters.base import Drafter
@@ -34,6 +35,7 @@ from canary.engine.drafters.transfers import Transfers
 from canary.engine.dtypes import resolve_dtype
 from canary.engine.faults import get_fault
 from canary.engine.forward import RowForward
+from canary.engine.graphs import find_capture, stepping
 from canary.engine.hooks import CLEAN, Hooks, of_verification
 from canary.engine.memory import report
 from canary.engine.probe import WidthCost, draft_costs, verify_costs
@@ -43,11 +45,13 @@ from canary.engine.requests import Job, Running
 from canary.engine.score import Remembered, score
 from canary.engine.streams import key_from_bytes
 from canary.engine.timed import timed
+from canary.engine.transfer import find_device
 from canary.flow.ports import ArmRequest, EngineInfo
 
 # Raised whenever sampling, verification, drafting or chat rendering may give other tokens than before.
 PIPELINE_VERSION = 2
 PROBE_REPEATS = 3
+_EXACT = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +73,14 @@ class _Target:
 
 
 @lru_cache(maxsize=4)
-def _target(path: Path, digest: str, dtype: str, num_rows: int) -> _Target:
+def _target(path: Path, digest: str, dtype: str, num_rows: int, device: torch.device, graphs: str) -> _Target:
     """Load a target once per process: routes that share it run one after the other on it.
 
     Args:
         digest: of the weights, so that replaced files are loaded anew.
     """
-    loaded = _Loaded(path, *checkpoints.load(path, dtype))
-    rows = RowForward(loaded.model, num_rows)
+    loaded = _Loaded(path, *checkpoints.load(path, dtype, device))
+    rows = RowForward(loaded.model, num_rows, graphs=graphs)
     return _Target(loaded, rows, verify_costs(rows, repeats=PROBE_REPEATS))
 
 
@@ -98,12 +102,13 @@ class OwnEngine:
         loaded, rows = target.loaded, target.rows
         ends = checkpoints.eos_ids(loaded.model, loaded.tokenizer)
         k, adapts = info.num_speculative_tokens, isinstance(drafter, AdaptiveDrafter)
+        loop = partial(Decoder, rows, loaded.tokenizer, ends, clock=perf_counter, pieces=_pieces(info.exact_rows))
         self._decoders = {
-            Arm.BASELINE: Decoder(rows, loaded.tokenizer, ends, clock=perf_counter),
-            Arm.CANDIDATE: Decoder(rows, loaded.tokenizer, ends, drafter, k, hooks=hooks, clock=perf_counter, pads=not adapts),
+            Arm.BASELINE: loop(),
+            Arm.CANDIDATE: loop(drafter, k, hooks=hooks, pads=not adapts),
         }
         # The candidate's seat of an A/A pair: k = 0 on the same rows, fewer of them together, and traced as the candidate is.
-        self._control = Decoder(rows, loaded.tokenizer, ends, clock=perf_counter, most=shadow.control_rows, trace_plain=True)
+        self._control = loop(most=shadow.control_rows, trace_plain=True)
 
     @classmethod
     def open(
@@ -136,9 +141,12 @@ class OwnEngine:
             )
         if threads is not None:
             torch.set_num_threads(threads)
+        device = find_device(subject.device, "subject.device")
+        find_capture(subject.graphs, device)
         path = checkpoints.prepare(subject.target, cache_dir, progress)
-        subject = replace(subject, dtype=resolve_dtype(subject.dtype, path, cache_dir))
-        target = _target(path, checkpoints.weights_digest(path), subject.dtype, shadow.batch_size)
+        subject = replace(subject, dtype=resolve_dtype(subject.dtype, path, cache_dir, device))
+        digest, num_rows = checkpoints.weights_digest(path), shadow.batch_size
+        target = _target(path, digest, subject.dtype, num_rows, device, subject.graphs)
         loaded = target.loaded
         fault = None if subject.fault is None else get_fault(subject.fault)
         method = of_verification(subject.drafter.verification)
@@ -151,13 +159,13 @@ class OwnEngine:
         adapts = subject.drafter.adaptive and fault is None
         if adapts:
             drafter, hooks = _adaptive(drafter, target, k), of_verification(subject.drafter.verification, drafter.kind)
-        facts = {"forward": target.rows.forward, "adaptive": str(adapts).lower(), **built.facts}
-        described = _describe(subject, loaded) | facts
+        described = _describe(subject, loaded) | _ran(target.rows, subject.dtype) | dict(built.facts)
+        described["adaptive"] = str(adapts).lower()
         info = EngineInfo(
             fingerprint=hashlib.blake2b(json.dumps(described, sort_keys=True).encode(), digest_size=16).hexdigest(),
             drafter_kind=drafter.kind,
             num_speculative_tokens=k,
-            exact_rows=subject.dtype == "float32",
+            exact_rows=subject.dtype == _EXACT,
             vocab_size=target.rows.vocab_size,
             described=described,
             verify_costs={f"{c.batch}x{c.width}": round(c.milliseconds, 3) for c in target.costs},
@@ -245,6 +253,21 @@ def _adaptive(drafter: Drafter, target: _Target, k: int) -> AdaptiveDrafter:
     free = isinstance(drafter, NgramDrafter)
     costs = CostTable.of(target.costs, {} if free else draft_costs(drafter, target.rows, k))
     return AdaptiveDrafter(drafter, AdaptiveK(costs, k, target.rows.num_rows))
+
+
+def _pieces(exact: bool) -> Pieces:
+    """Long prompts come in pieces in single precision alone: in 16 bit these round otherwise than the whole prompt."""
+    return Pieces() if exact else WHOLE
+
+
+def _ran(rows: RowForward, dtype: str) -> dict[str, str]:
+    """How the target's rows are computed, which their last bits hang on."""
+    return {
+        "device": rows.device.type,
+        "forward": rows.forward,
+        "graphs": stepping(rows.graphs),
+        "prefill": _pieces(dtype == _EXACT).described,
+    }
 
 
 def _describe(subject: Subject, loaded: _Loaded) -> dict[str, str]:

@@ -62,7 +62,7 @@ def process(logits: Tensor, rows: Rows) -> Tensor:
     else:
         probs = _softmax(logits, None if rows.plain else temperature)
     if rows.any_greedy:
-        probs[rows.greedy] = _one_hot(logits[rows.greedy])
+        probs[rows.greedy_rows] = _one_hot(logits[rows.greedy_rows])
     return probs
 
 
@@ -222,7 +222,7 @@ def _top_p(scores: Tensor, rows: Rows) -> Tensor:
     """Drop a token when the mass of it and all smaller ones is at most 1 - top_p, as in `TopPLogitsWarper` of transformers.
 
     Of a tie the lower ids go first (there an unstable sort decides), and the largest token always stays. Tokens under
-    (1 - top_p) / 2V go in any case, so only the others are sorted: a full sort takes several times longer.
+    (1 - top_p) / 2V go in any case, so they need no order.
 
     Args:
         scores: [F, V] of `rows.top_p_rows`.
@@ -230,20 +230,43 @@ def _top_p(scores: Tensor, rows: Rows) -> Tensor:
     probs = scores.softmax(-1)
     cut = (1 - rows.top_p[rows.top_p_rows])[:, None]
     candidate = probs > cut / (2 * scores.shape[1])
+    tail = mass(torch.where(candidate, 0.0, probs))[:, None]
+    nucleus = _nucleus_of_few if scores.device.type == "cpu" else _nucleus
+    keep = nucleus(probs, candidate, tail, cut.to(scores.dtype))
+    # a poisoned row has no candidates and stays as it is
+    return scores.masked_fill(~keep & candidate.any(1, keepdim=True), -torch.inf)
+
+
+def _nucleus(probs: Tensor, candidate: Tensor, tail: Tensor, cut: Tensor) -> Tensor:
+    """Which candidates top-p keeps, [F, V] bool, in shapes that the host knows beforehand: it never waits for the device.
+
+    Args:
+        probs, candidate: [F, V].
+        tail: [F, 1] float64, mass of the tokens that are no candidates.
+        cut: [F, 1], 1 - top_p in the dtype of the probabilities.
+    """
+    return _kept(torch.where(candidate, probs, 0.0).to(torch.float64), tail, cut) & candidate
+
+
+def _nucleus_of_few(probs: Tensor, candidate: Tensor, tail: Tensor, cut: Tensor) -> Tensor:
+    """The same for a CPU, where a full sort takes several times longer and to ask how many candidates there are costs nothing."""
     row, token = candidate.nonzero(as_tuple=True)
     counts = candidate.sum(1)
-    column = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
-    padded = torch.zeros(len(probs), max(1, int(counts.max())), dtype=torch.float64, device=probs.device)
-    padded[row, column] = probs[row, token].to(torch.float64)
-    tail = mass(torch.where(candidate, 0.0, probs))[:, None]
-    ordered, order = padded.sort(stable=True)
-    # transformers' running sum rounds to the scores' own type before it compares
-    stays = (ordered.cumsum(1) + tail).to(scores.dtype) > cut.to(scores.dtype)
-    stays[:, -1] = True
+    column = torch.arange(len(row)) - (counts.cumsum(0) - counts)[row]
+    few = torch.zeros(len(probs), max(1, int(counts.max())), dtype=torch.float64)
+    few[row, column] = probs[row, token].to(torch.float64)
     keep = torch.zeros_like(candidate)
-    keep[row, token] = torch.zeros_like(stays).scatter(1, order, stays)[row, column]
-    # a poisoned row has no candidates and stays as it is
-    return scores.masked_fill(~keep & (counts > 0)[:, None], -torch.inf)
+    keep[row, token] = _kept(few, tail, cut)[row, column]
+    return keep
+
+
+def _kept(values: Tensor, tail: Tensor, cut: Tensor) -> Tensor:
+    """Where a value, all smaller ones and the tail are more than the cut, [F, C] float64 to bool; the largest always is."""
+    ordered, order = values.sort(stable=True)
+    # transformers' running sum rounds to the scores' own type before it compares
+    stays = (ordered.cumsum(1) + tail).to(cut.dtype) > cut
+    stays[:, -1] = True
+    return torch.zeros_like(stays).scatter(1, order, stays)
 
 
 def _min_p(scores: Tensor, rows: Rows) -> Tensor:

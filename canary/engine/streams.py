@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -62,8 +63,7 @@ def philox(counter: Tensor, key: Tensor) -> Tensor:
         [4, ...] int64 holding unsigned 32-bit words.
     """
     shape = (2,) + (1,) * (counter.ndim - 1)
-    multipliers = torch.tensor(_MULTIPLIERS, device=counter.device).view(shape)
-    weyl = torch.tensor(_WEYL, device=counter.device).view(shape)
+    multipliers, weyl = (each.view(shape) for each in _constants(counter.device))
     even, odd = counter[0::2], counter[1::2]  # [2, ...] words 0 and 2, words 1 and 3
     for turn in range(_ROUNDS):
         # int64 products wrap, which leaves all 64 bits right; the mask undoes the sign of the shift.
@@ -71,6 +71,12 @@ def philox(counter: Tensor, key: Tensor) -> Tensor:
         even = (product >> 32) & _MASK ^ odd ^ ((key + turn * weyl) & _MASK)
         odd = product & _MASK
     return torch.stack((even[0], odd[0], even[1], odd[1]))
+
+
+@lru_cache
+def _constants(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Multipliers and key steps on a device, [2] each: copied there once, as every copy makes the device wait."""
+    return torch.tensor(_MULTIPLIERS, device=device), torch.tensor(_WEYL, device=device)
 
 
 def uniforms(keys: Tensor, stream: Stream | Tensor, positions: Tensor) -> Tensor:

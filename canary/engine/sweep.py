@@ -27,6 +27,7 @@ from canary.engine.render import encode
 from canary.engine.requests import Job
 from canary.engine.streams import key_from_bytes
 from canary.engine.sweep_tracks import Target, along
+from canary.engine.transfer import find_device
 from canary.flow.tools.sweep_facts import Baseline, Drafted, Recorded
 from canary.stats.cost import Curve
 
@@ -72,8 +73,9 @@ class Bench:
         if threads is not None:
             torch.set_num_threads(threads)
         path = checkpoints.prepare(policy.subject.target, cache_dir)
-        subject = replace(policy.subject, dtype=resolve_dtype(policy.subject.dtype, path, cache_dir))
-        model, tokenizer = checkpoints.load(path, subject.dtype)
+        device = find_device(policy.subject.device, "subject.device")
+        subject = replace(policy.subject, dtype=resolve_dtype(policy.subject.dtype, path, cache_dir, device))
+        model, tokenizer = checkpoints.load(path, subject.dtype, device)
         target = Target(path, model, tokenizer, RowForward(model, num_rows))
         return cls(subject, target, policy.shadow.max_tokens, cache_dir)
 

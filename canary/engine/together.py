@@ -12,6 +12,7 @@ from canary.engine.logprobs import Telling
 from canary.engine.penalties import Prefixes
 from canary.engine.requests import Running
 from canary.engine.rows import Rows
+from canary.engine.transfer import to_device
 
 
 @dataclass(slots=True)
@@ -33,7 +34,7 @@ class Batch:
 
     @classmethod
     def of(cls, running: Sequence[Running], target: RowForward) -> Batch:
-        keys = torch.tensor([r.job.key for r in running], device=target.device)
+        keys = to_device([r.job.key for r in running], target.device)
         said = [r.token_ids for r in running]
         prefixes = Prefixes.of([r.shaping for r in running], said, target.vocab_size, target.device)
         telling = Telling.of([r.job.params for r in running], target.device)
@@ -47,5 +48,5 @@ class Batch:
 
     def positions(self, width: int, spacing: int) -> torch.Tensor:
         """What the next `width` tokens of each answer draw with, [n, width] int64; their index where rounds are not spaced."""
-        emitted = torch.tensor([len(r.token_ids) for r in self.running], device=self.keys.device)
+        emitted = to_device([len(r.token_ids) for r in self.running], self.keys.device)
         return emitted[:, None] * spacing + torch.arange(width, device=self.keys.device)

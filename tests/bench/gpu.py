@@ -8,137 +8,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from time import perf_counter
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from torch.profiler import ProfilerActivity, profile
 
 from canary.domain.traffic import SamplingParams
-from canary.engine.decode import Decoder
-from canary.engine.drafters.draft_model import DraftModelDrafter
-from canary.engine.drafters.ngram import NgramDrafter
 from canary.engine.forward import RowForward
+from canary.engine.graphs import CUDA_GRAPHS, OFF
 from canary.engine.hooks import CLEAN
-from canary.engine.requests import Job
 from canary.engine.rows import Rows
+from canary.engine.transfer import to_host
 from canary.engine.verify import verify, verify_greedy
+from tests.bench.gpu_pair import SIZES, Line, Size, answered, jobs, loop, pair, prompts, ratio
 
 GPU_BUDGET_SECONDS = 480.0
-DAMPED = 0.05  # what is left of the later layers, so that a draft of the first ones often agrees
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much is run.
-
-    Args:
-        repeats: interleaved rounds of each comparison.
-    """
-
-    hidden: int
-    layers: int
-    draft_layers: int
-    heads: int
-    vocab: int
-    wide_vocab: int
-    new: int
-    prompt: int
-    batches: tuple[int, ...]
-    repeats: int
-
-
-SIZES = {
-    "cuda": Size(2048, 16, 2, 32, 32_000, 151_936, 128, 256, (1, 8, 32), 5),
-    "cpu": Size(128, 4, 1, 4, 1_000, 8_000, 24, 32, (1, 4), 5),
-}
-
-
-@dataclass(frozen=True)
-class Line:
-    """One figure: `value` is a ratio or share unless the name says otherwise; low and high are of the single rounds."""
-
-    name: str
-    value: float
-    low: float
-    high: float
-
-
-def pair(size: Size, vocab: int, dtype: torch.dtype, device: str) -> tuple[PreTrainedModel, PreTrainedModel]:
-    """Target and draft."""
-    torch.manual_seed(0)
-    sizes = {
-        "vocab_size": vocab,
-        "hidden_size": size.hidden,
-        "intermediate_size": 3 * size.hidden,
-        "num_attention_heads": size.heads,
-        "num_key_value_heads": max(1, size.heads // 4),
-        "max_position_embeddings": 4096,
-        "tie_word_embeddings": True,
-        "eos_token_id": None,
-    }
-    with torch.device(device):
-        target = LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=size.layers)).to(dtype).eval()
-        draft = LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=size.draft_layers)).to(dtype).eval()
-    with torch.no_grad():
-        for layer in target.model.layers[size.draft_layers :]:
-            layer.self_attn.o_proj.weight.mul_(DAMPED)
-            layer.mlp.down_proj.weight.mul_(DAMPED)
-    draft.load_state_dict({k: v for k, v in target.state_dict().items() if k in draft.state_dict()})
-    for model in (target, draft):
-        model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0
-    return target, draft
-
-
-def prompts(size: Size, count: int, vocab: int, seed: int = 0) -> list[tuple[int, ...]]:
-    rng = random.Random(seed)
-    return [tuple(rng.randrange(3, vocab) for _ in range(size.prompt)) for _ in range(count)]
-
-
-def seconds(run: Callable[[], object], device: str) -> float:
-    """Of one call, the device's queue emptied before and after."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = perf_counter()
-    run()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return perf_counter() - start
-
-
-def ratio(name: str, over: Callable[[], object], under: Callable[[], object], size: Size, device: str) -> Line:
-    """Time of `over` by time of `under`, in pairs after one warm round."""
-    over(), under()
-    found = []
-    for turn in range(size.repeats):
-        times = {}
-        for which in ((over, under), (under, over))[turn % 2]:
-            times[which] = seconds(which, device)
-        found.append(times[over] / times[under])
-    return Line(name, statistics.median(found), min(found), max(found))
-
-
-def jobs(asked: Sequence[tuple[int, ...]], new: int, temperature: float = 0.0) -> list[Job]:
-    return [Job(i, ids, SamplingParams(new, temperature=temperature), (1, i)) for i, ids in enumerate(asked)]
-
-
-def loop(model: PreTrainedModel, rows: int, k: int, draft: PreTrainedModel | None = None) -> Decoder:
-    """Our loop: k tokens of the draft model, or of n-grams without one, or none at all."""
-    forward = RowForward(model, rows)
-    if k == 0:
-        return Decoder(forward, None, frozenset())  # type: ignore[arg-type]
-    drafter = NgramDrafter(rows, 3) if draft is None else DraftModelDrafter(draft, rows)
-    return Decoder(forward, None, frozenset(), drafter, k)  # type: ignore[arg-type]
-
-
-def answered(loop: Decoder, asked: Sequence[Job], *, traced: bool = False) -> Callable[[], object]:
-    """A run of all requests, to be timed."""
-    return lambda: list(loop.run(asked, traced=traced))
 
 
 def against_transformers(size: Size, dtype: torch.dtype, device: str) -> Iterator[Line]:
@@ -170,8 +59,58 @@ def own_batches(size: Size, dtype: torch.dtype, device: str) -> Iterator[Line]:
         for k in (3, 5):
             drafted = loop(target, batch, k, draft)
             yield ratio(f"k = 0 / k = {k}, batch {batch}", plain, answered(drafted, asked), size, device)
+        adapted = answered(loop(target, batch, 5, draft, adapts=True), asked)
+        yield ratio(f"k = 0 / adaptive, batch {batch}", plain, adapted, size, device)
         traced = answered(drafted, asked, traced=True)
         yield ratio(f"traced / untraced, k = 5, batch {batch}", traced, answered(drafted, asked), size, device)
+
+
+def copying(size: Size, dtype: torch.dtype, device: str) -> Iterator[Line]:
+    """n-grams over a text that repeats itself, fixed and adaptive k, against k = 0."""
+    target, _ = pair(size, size.vocab, dtype, device)
+    for batch in size.batches:
+        period = prompts(size, batch, size.vocab, seed=3)
+        asked = jobs([(ids[:8] * size.prompt)[: size.prompt] for ids in period], size.new)
+        plain = answered(loop(target, batch, 0), asked)
+        for name, adapts in (("k = 4", False), ("adaptive", True)):
+            drafted = answered(loop(target, batch, 4, adapts=adapts), asked)
+            yield ratio(f"k = 0 / n-gram, {name}, a repeating prompt, batch {batch}", plain, drafted, size, device)
+
+
+def captured(size: Size, dtype: torch.dtype, device: str) -> Iterator[Line]:
+    """Captured steps against steps run anew; the first run, which captures, is not timed. On a GPU alone."""
+    if device != "cuda":
+        return
+    target, draft = pair(size, size.vocab, dtype, device)
+    for batch in size.batches:
+        asked = jobs(prompts(size, batch, size.vocab), size.new)
+        for k in (0, 5):
+            anew, graphs = (loop(target, batch, k, draft, graphs=mode) for mode in (OFF, CUDA_GRAPHS))
+            yield ratio(
+                f"anew / CUDA graphs, k = {k}, batch {batch}", answered(anew, asked), answered(graphs, asked), size, device
+            )
+            made = graphs.target.graphs
+            if made is None or made.note is not None:
+                print(f"graphs, k = {k}, batch {batch}: {made and made.note}", file=sys.stderr)
+
+
+def waits(size: Size, dtype: torch.dtype, device: str) -> Iterator[Line]:
+    """Waits for the device per step, as the driver is asked for them. On a GPU alone; a CPU has none."""
+    if device != "cuda":
+        return
+    target, draft = pair(size, size.vocab, dtype, device)
+    asked = jobs(prompts(size, 4, size.vocab), size.new, temperature=0.8)
+    for name, drafter, k in (("k = 0", None, 0), ("n-gram", None, 4), ("draft model", draft, 4)):
+        run = loop(target, 4, k, drafter)
+        answered(run, asked)()
+        steps: list[int] = []
+        step = run.target.step
+        run.target.step = lambda tokens, step=step, steps=steps: steps.append(0) or step(tokens)  # type: ignore[method-assign]
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
+            answered(run, asked)()
+        synced = sum(e.count for e in found.key_averages() if e.key in ("cudaStreamSynchronize", "cudaEventSynchronize"))
+        value = (synced - len(asked)) / len(steps)  # one each after the prefills
+        yield Line(f"waits a step, {name}, batch 4", value, value, value)
 
 
 def judged(logits: torch.Tensor, size: Size, temperature: float) -> Callable[[], object]:
@@ -184,9 +123,9 @@ def judged(logits: torch.Tensor, size: Size, temperature: float) -> Callable[[],
 
     def sampled() -> object:
         probs = CLEAN.process(logits, rows, lengths)
-        return verify(probs, drafts, lengths, None, uniforms[:, 1:], uniforms).num_accepted.tolist()
+        return to_host(verify(probs, drafts, lengths, None, uniforms[:, 1:], uniforms).num_accepted)
 
-    return sampled if temperature else lambda: verify_greedy(logits, drafts, lengths).num_accepted.tolist()
+    return sampled if temperature else lambda: to_host(verify_greedy(logits, drafts, lengths).num_accepted)
 
 
 @torch.inference_mode()
@@ -246,10 +185,13 @@ def main() -> int:
     size, dtype, started = SIZES[args.device], torch.bfloat16, perf_counter()
     parts: tuple[tuple[str, Callable[[], Iterator[Line]]], ...] = (
         ("transformers", lambda: against_transformers(size, dtype, args.device)),
-        ("batches", lambda: own_batches(size, dtype, args.device)),
         ("verify", lambda: verify_share(size, dtype, args.device)),
         ("exactness", lambda: exactness(size, args.device)),
         ("noise", lambda: row_noise(size, dtype, args.device)),
+        ("waits", lambda: waits(size, dtype, args.device)),
+        ("batches", lambda: own_batches(size, dtype, args.device)),
+        ("captured", lambda: captured(size, dtype, args.device)),
+        ("copying", lambda: copying(size, dtype, args.device)),
     )
     found = []
     for name, part in parts:
@@ -260,6 +202,9 @@ def main() -> int:
             found.append(line)
             if not args.json:
                 print(f"{line.name:62}{line.value:10.4f}   [{line.low:.4f}, {line.high:.4f}]", flush=True)
+            if perf_counter() - started > GPU_BUDGET_SECONDS:
+                print(f"{name}: cut short, the time is spent", file=sys.stderr)
+                break
     where = torch.cuda.get_device_name() if args.device == "cuda" else "CPU"
     if args.json:
         print(json.dumps({"device": where, "torch": torch.__version__, "lines": [asdict(line) for line in found]}, indent=1))

@@ -26,7 +26,7 @@ ROLES = {
 }
 POLICY = Policy(
     route="math",
-    subject=Subject("own", "target", "float32", Drafter("ngram", 4)),
+    subject=Subject("own", "target", Drafter("ngram", 4), "float32"),
     stages=(
         Stage("shadow", 0),
         Stage("canary-5", 500, bake_seconds=100, live_waived="no users"),

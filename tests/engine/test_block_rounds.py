@@ -133,7 +133,7 @@ def subject(directory: Path, **changes: object) -> Subject:
     target = save_tiny(directory / "target", tiny_model(loopy=True, seed=3))
     draft = save_tiny(directory / "draft", noisy_copy(tiny_model(loopy=True, seed=3)))
     drafter = replace(Drafter("draft_model", 3, model=str(draft)), **changes)  # type: ignore[arg-type]
-    return Subject("own", str(target), "float32", drafter)
+    return Subject("own", str(target), drafter, "float32")
 
 
 def answers(engine: OwnEngine, temperature: float) -> list[Generation]:

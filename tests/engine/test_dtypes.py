@@ -87,7 +87,7 @@ def test_real_steps_are_measured(target: Path) -> None:
 
 def test_the_epoch_names_the_dtype_that_was_found(monkeypatch: pytest.MonkeyPatch, target: Path, tmp_path: Path) -> None:
     plant(monkeypatch, 1.0)
-    auto = Subject("own", str(target), "auto", Drafter("ngram", 4))
+    auto = Subject("own", str(target), Drafter("ngram", 4), "auto")
     shadow = Shadow(batch_size=2, max_tokens=8)
     found = OwnEngine.open(auto, shadow, tmp_path)
     named = OwnEngine.open(replace(auto, dtype="float32"), shadow, tmp_path)

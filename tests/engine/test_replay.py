@@ -92,7 +92,7 @@ def test_the_column_stands_beside_the_others() -> None:
 @pytest.mark.usefixtures("everything_is_chosen")
 def test_the_engine_replays_chosen_candidates_alone(tmp_path: Path) -> None:
     target = save_tiny(tmp_path / "target", tiny_model(loopy=True, seed=3))
-    subject = Subject("own", str(target), "float32", Drafter("ngram", 4))
+    subject = Subject("own", str(target), Drafter("ngram", 4), "float32")
     engine = OwnEngine.open(subject, Shadow(batch_size=3, max_tokens=20), Path("/nonexistent-cache"))
     for got in engine.generate(requests(), Arm.CANDIDATE):
         assert column(got.rows, "replay_tv").max() < 1e-4

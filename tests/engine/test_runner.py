@@ -33,7 +33,7 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def subject(target: Path, **changes: object) -> Subject:
-    return replace(Subject("own", str(target), "float32", Drafter("ngram", 4)), **changes)  # type: ignore[arg-type]
+    return replace(Subject("own", str(target), Drafter("ngram", 4), "float32"), **changes)  # type: ignore[arg-type]
 
 
 def open_engine(what: Subject) -> OwnEngine:
@@ -291,3 +291,5 @@ def test_k_adapts_unless_the_policy_or_a_drill_says_otherwise(target: Path) -> N
     candidate = engines["adaptive"].generate(requests(5), Arm.CANDIDATE)
     baseline = engines["adaptive"].generate(requests(5), Arm.BASELINE)
     assert [c.token_ids for c in candidate] == [b.token_ids for b in baseline], "under the same keys the drafts change no token"
+    block = open_engine(subject(target, drafter=replace(subject(target).drafter, verification="block")))
+    assert [c.token_ids for c in block.generate(requests(5), Arm.CANDIDATE)] == [b.token_ids for b in baseline]

@@ -22,9 +22,9 @@ from tests.domain.situations import NOW, PLACES, POLICY, ROLES, evidence, rollou
 
 VERDICTS = ("pass", "fail", "inconclusive", "no_data", "error")
 PAIRS: dict[str, Subject] = {
-    "ngram": Subject("own", "target", "float32", Drafter("ngram", 4)),
-    "draft model": Subject("own", "target", "bfloat16", Drafter("draft_model", 2, model="drafts/tiny")),
-    "drill": Subject("own", "target", "float32", Drafter("ngram", 1), fault="accept_all"),
+    "ngram": Subject("own", "target", Drafter("ngram", 4), "float32"),
+    "draft model": Subject("own", "target", Drafter("draft_model", 2, model="drafts/tiny"), "bfloat16"),
+    "drill": Subject("own", "target", Drafter("ngram", 1), "float32", fault="accept_all"),
 }
 FLAGS = {
     "plain": {},

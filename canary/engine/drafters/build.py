@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -29,6 +28,7 @@ from canary.engine.drafters.transfers import Transfers
 from canary.engine.drafters.vocabulary import shared_words
 from canary.engine.forward import RowForward
 from canary.engine.packed import pack_linears
+from canary.engine.transfer import find_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _draft_model(setting: Setting) -> Built:
     path = checkpoints.prepare(asked.model, setting.cache_dir)
     model, tokenizer = checkpoints.load(path, setting.subject.dtype)
     words = shared_words((setting.model, setting.tokenizer), (model, tokenizer))
-    device = target if asked.device is None else _device(asked.device)
+    device = target if asked.device is None else find_device(asked.device, "subject.drafter.device")
     facts = {"drafter_weights": checkpoints.weights_digest(path)}
     if words is not None:
         facts["drafter_tokenizer"] = checkpoints.tokenizer_digest(path)
@@ -146,17 +146,6 @@ def _composite(setting: Setting) -> Built:
     drafter = CompositeDrafter(copying.drafter, asking.drafter, rows.num_rows, rows.vocab_size)
     facts = {"drafter_fallback": str(asked.fallback), **copying.facts, **asking.facts}
     return replace(asking, drafter=drafter, facts=facts)
-
-
-def _device(name: str) -> torch.device:
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ModelError(
-            f"there is no device {name} here, only cpu and {torch.cuda.device_count()} GPUs",
-            where="subject.drafter.device",
-            remedy="Name a device that this machine has, or leave the key out.",
-        )
-    return device
 
 
 FALLBACKS: Mapping[str, Callable[[Setting], Built]] = {"draft_model": _draft_model, "early_exit": _early_exit, "heads": _heads}

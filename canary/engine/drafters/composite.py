@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 
 from canary.domain.pairs import DrafterKind
 from canary.engine.drafters.base import Drafter, Proposal, Round
+from canary.engine.transfer import to_device
 
 
 class CompositeDrafter:
@@ -42,7 +43,7 @@ class CompositeDrafter:
         self._by_fallback[: len(rest)] = [limit > 0 for limit in rest]
         drafted = self._fallback.propose(replace(asked, limits=rest)) if any(rest) else None
         lengths = tuple(map(max, copied.lengths, rest)) if drafted is None else tuple(map(max, copied.lengths, drafted.lengths))
-        tokens = self._merged(copied.tokens, None if drafted is None else drafted.tokens, max(lengths))
+        tokens = self._merged(copied.tokens.to(asked.keys.device), None if drafted is None else drafted.tokens, max(lengths))
         probs = None if asked.rows is None else self._probs(copied, drafted, tokens)
         return Proposal(tokens, lengths, probs, copied.grades)
 
@@ -77,9 +78,10 @@ class CompositeDrafter:
         rows = torch.zeros(num_rows, width, self._vocab_size, dtype=dtype, device=tokens.device)
         rows.scatter_(2, tokens.clamp_min(0)[..., None], 1.0)
         if drafted is not None and drafted.probs is not None:
-            by_fallback = self._which(num_rows, tokens.device).nonzero()[:, 0]
+            chosen = [row for row in range(num_rows) if self._by_fallback[row]]  # known to the host: nothing has to wait
+            by_fallback = to_device(chosen, tokens.device)
             rows[by_fallback, : drafted.probs.shape[1]] = drafted.probs.to(tokens.device)[by_fallback]
         return rows
 
     def _which(self, num_rows: int, device: torch.device) -> torch.Tensor:
-        return torch.tensor(self._by_fallback[:num_rows], device=device)
+        return to_device(self._by_fallback[:num_rows], device, torch.bool)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from canary.domain.pairs import DrafterKind
 from canary.engine.drafters.base import Proposal, Round
 from canary.engine.drafters.drawing import Drawing, nothing
 from canary.engine.forward import RowForward
+from canary.engine.transfer import to_device
 
 _CLEAN = Drawing()
 
@@ -45,7 +44,7 @@ class EarlyExitDrafter:
         if width == 0:
             return nothing(asked)
         before = lengths[:num_rows]
-        fed = torch.tensor(self._pending[:num_rows], device=self._forward.device)  # [n]
+        fed = to_device(self._pending[:num_rows], self._forward.device)  # [n]
         drafts = self._drawing.start(asked)
         try:
             for i in range(width):

@@ -74,7 +74,8 @@ class NgramDrafter:
         lengths = tuple(len(draft) for draft, _ in found)
         width = max(lengths)
         padded = [draft + [0] * (width - len(draft)) for draft, _ in found]
-        tokens = torch.tensor(padded, dtype=torch.int64, device=asked.keys.device).view(len(found), width)
+        # They stay on the host, so that whoever looks at them before the loop does need not wait for a device.
+        tokens = torch.tensor(padded, dtype=torch.int64).view(len(found), width)
         return Proposal(tokens, lengths, grades=tuple(grade for _, grade in found))
 
     def commit(self, row: int, token_ids: Sequence[int], num_accepted: int) -> None:

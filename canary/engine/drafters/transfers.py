@@ -12,6 +12,7 @@ import torch
 
 from canary.engine.drafters.base import Proposal, Round
 from canary.engine.rows import Rows
+from canary.engine.transfer import moved
 
 _Value = TypeVar("_Value", Round, Rows)
 
@@ -38,7 +39,7 @@ class Transfers:
         if self._apart:
             self.copies += 1
             self.bytes += tensor.numel() * tensor.element_size()
-        return tensor.to(device)
+        return moved(tensor, device)
 
     def there(self, tensor: torch.Tensor) -> torch.Tensor:
         """On the drafter's device."""

@@ -40,6 +40,8 @@ SUBJECT = Section(
         "dtype": Field(OneOf(("auto", "float32", "bfloat16"))),
         "drafter": Field(DRAFTER),
         "fault": Field(Text("resample_from_target", r"[a-z][a-z0-9_]*", "a fault's name")),
+        "device": Field(Text("cuda:0", r"cpu|cuda(:\d{1,3})?", "`cpu`, `cuda` or `cuda:N`")),
+        "graphs": Field(OneOf(("off", "cuda_graphs", "compile"))),
     },
 )
 SHADOW = Section(
