@@ -136,5 +136,5 @@ def of_verification(word: str, adaptive: DrafterKind | None = None) -> Hooks:
         raise ModelError(
             f"verification {word!r} is unknown", where="subject.drafter.verification", remedy=f"Use {' or '.join(METHODS)}."
         )
-    # Block verification of one-hot drafts is token verification; with its rounds spaced, draws would hang on how much was drafted.
+    # Block verification of one-hot drafts is token verification; with rounds spaced, draws would hang on how much was drafted.
     return METHODS[word] if adaptive is not DrafterKind.ONE_HOT else replace(CLEAN, verify=verify_coupled)
