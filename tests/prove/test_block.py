@@ -80,6 +80,7 @@ def test_faults_are_killed_within_their_budget(fault: str) -> None:
 @pytest.mark.parametrize("quality", NOISE)
 @pytest.mark.parametrize("k", [2, 4, 8])
 def test_more_drafts_are_accepted_than_by_token(quality: str, k: int) -> None:
-    row = measure(quality, rounds=40_000, requests=0, k=k)
+    # At k = 2 only the second draft may gain: .007 tokens a round with a good draft, which 40,000 rounds do not tell from none.
+    row = measure(quality, rounds=40_000 if k > 2 else 200_000, requests=0, k=k)
     print(f"\n{quality}, k = {k}: {row.token:.3f} by token, {row.block:.3f} by block")
     assert row.low > 0
