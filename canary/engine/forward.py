@@ -9,68 +9,23 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Sequence
-from typing import Any, cast
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from canary.domain.errors import ModelError
-from canary.engine import attention
 from canary.engine.cache import RowCache, memory_errors, require_rollback, step_mask
 from canary.engine.fused import FusedForward, agrees, is_fusable
 from canary.engine.graphs import OFF, Given, StepGraphs, find_capture
-from canary.engine.packed import pack_linears
+from canary.engine.packed import Packer, in_large_pages, packed_layers
 from canary.engine.transfer import to_device
+from canary.engine.views import with_first_layers, with_row_attention
 
 AUTO, PLAIN, FAST = "auto", "plain", "fast"
 FORWARDS = (AUTO, PLAIN, FAST)
 PREFILL_CHUNK = 256  # tokens
 _PROBED_PROMPTS, _PROBED_STEPS = (9, 4), (3, 1)  # tokens of each row, and then columns of each step
-
-
-def with_row_attention(model: PreTrainedModel) -> PreTrainedModel:
-    """A second view of `model` that shares every weight and buffer but attends with `attention.row_attention`."""
-    shared: dict[int, object] = {id(t): t for t in (*model.parameters(), *model.buffers())}
-    view = copy.deepcopy(model, shared)
-    view.set_attn_implementation(attention.NAME)
-    return view
-
-
-def with_first_layers(view: PreTrainedModel, count: int, where: str) -> PreTrainedModel:
-    """A view of `view` that ends after its first layers, and goes from there to the same last norm and head.
-
-    Args:
-        where: the policy field that asked for so many layers, for errors.
-
-    Raises:
-        ModelError: the model has fewer layers, or does not keep them in a plain list.
-    """
-    name = view.base_model_prefix
-    trunk = getattr(view, name)
-    layers = getattr(trunk, "layers", None)
-    if not isinstance(layers, nn.ModuleList):
-        raise ModelError(
-            f"{view.config.model_type} does not keep its layers in a plain list",
-            where=where,
-            remedy="Use another drafter with this target.",
-        )
-    if not 1 <= count <= len(layers):
-        raise ModelError(f"there are {len(layers)} layers, not {count}", where=where, remedy=f"Use 1 to {len(layers)}.")
-    outer, inner = _sharing(view), _sharing(trunk)
-    config: Any = copy.copy(trunk.config)
-    config.num_hidden_layers = count
-    inner.config = config
-    inner._modules["layers"] = nn.ModuleList(list(layers)[:count])
-    outer._modules[name] = inner
-    return cast(PreTrainedModel, outer)
-
-
-def _sharing(module: nn.Module) -> nn.Module:
-    """A second module object over the same submodules, which may then be exchanged in it alone."""
-    other = copy.copy(module)
-    other._modules = dict(module._modules)
-    return other
 
 
 class RowForward:
@@ -85,6 +40,7 @@ class RowForward:
 
     Attributes:
         forward: `plain` or `fast`, whichever it is.
+        packed: the layers whose weights were packed.
         graphs: the captured steps; None where every step is run anew.
 
     Raises:
@@ -112,7 +68,6 @@ class RowForward:
                 remedy="Choose a model family whose transformers class supports attention backends, such as llama or qwen2.",
             )
         self.view = with_row_attention(model)
-        self.packed_layers = pack_linears(self.view)
         self.device = model.device
         capture = find_capture(graphs, self.device)
         self.num_rows = num_rows
@@ -127,10 +82,14 @@ class RowForward:
         self._cache_name = "cache" if "cache" in names else "past_key_values"
         self._hidden: torch.Tensor | None = None
         self._keeps_hidden = False
-        self._fused: FusedForward | None = None
         self.graphs: StepGraphs | None = None
-        if forward == FAST or (forward == AUTO and self.device.type == "cpu"):
-            self._fused = self._fuse()
+        packer = Packer()
+        fuses = forward == FAST or (forward == AUTO and self.device.type == "cpu")
+        self._fused = self._fuse(packer) if fuses else None
+        if self._fused is None:
+            packer.replace(self.view)
+        self.packed = packed_layers(self.view, *(() if self._fused is None else (self._fused.joined,)))
+        in_large_pages(*self.packed)
         if forward == FAST and self._fused is None:
             raise ModelError(
                 f"{config.model_type} has no fast forward that gives transformers' logits",
@@ -272,12 +231,13 @@ class RowForward:
             logits: torch.Tensor = out.logits
             return logits
 
-    def _fuse(self) -> FusedForward | None:
+    def _fuse(self, packer: Packer) -> FusedForward | None:
         """The fast forward, if the model is of its kind and it is found to give the same logits."""
         if not is_fusable(self.view.config):
             return None
+        packer.replace(self.view, self.view.get_output_embeddings())  # type: ignore[no-untyped-call]
         try:
-            fused = FusedForward(self.view)
+            fused = FusedForward(self.view, packer)
         except AttributeError:
             return None  # a family whose modules have other names in this release of transformers
         return fused if agrees(lambda: self._probe(None), lambda: self._probe(fused)) else None

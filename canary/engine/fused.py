@@ -1,7 +1,7 @@
 """The forward of Llama-like models with less between its matrix products: residuals, norms and rotary positions in place.
 
-It runs a view's own modules and weights in transformers' own order of rounding; it must never be used where `agrees` has not
-found it to give the transformers forward's logits.
+It runs a view's own weights, those of one input as one product, in transformers' own order of rounding; it must never be used
+where `agrees` has not found it to give the transformers forward's logits.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import rms_norm, silu
+from torch.nn.functional import silu
 from transformers import PretrainedConfig, PreTrainedModel
 
 from canary.engine.attention import row_attention
 from canary.engine.cache import RowCache
+from canary.engine.packed import Packer
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 # Largest difference of a logit as a share of the largest one. The roundings are transformers' own and nothing differs as written
@@ -27,47 +28,43 @@ TOLERANCES = {torch.float32: 1e-5}
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Modules and weights of one decoder layer, as the transformers layer holds them.
+    """Products and weights of one decoder layer; each product is the layer's own modules, packed where that pays.
 
     Args:
         before_attention, before_mlp: weights of the norms, [H].
+        inward: queries, keys and values side by side.
         q_norm, k_norm: weights of the norms of each head, [D]; None in most families.
         attention: the layer's attention module, for `row_attention`, and its `scaling` of scores.
+        gated: gate and up side by side.
     """
 
     before_attention: torch.Tensor
-    q: nn.Module
-    k: nn.Module
-    v: nn.Module
+    inward: nn.Module
     q_norm: torch.Tensor | None
     k_norm: torch.Tensor | None
     attention: nn.Module
     scaling: float
     out: nn.Module
     before_mlp: torch.Tensor
-    gate: nn.Module
-    up: nn.Module
+    gated: nn.Module
     down: nn.Module
 
     @classmethod
-    def of(cls, layer: Any) -> _Layer:
+    def of(cls, layer: Any, packer: Packer) -> _Layer:
         attend, mlp = layer.self_attn, layer.mlp
         norms = (getattr(attend, name, None) for name in ("q_norm", "k_norm"))
         q_norm, k_norm = (None if norm is None else norm.weight.detach() for norm in norms)
         return cls(
             layer.input_layernorm.weight.detach(),
-            attend.q_proj,
-            attend.k_proj,
-            attend.v_proj,
+            packer.join(attend.q_proj, attend.k_proj, attend.v_proj),
             q_norm,
             k_norm,
             attend,
             attend.scaling,
-            attend.o_proj,
+            packer.join(attend.o_proj),
             layer.post_attention_layernorm.weight.detach(),
-            mlp.gate_proj,
-            mlp.up_proj,
-            mlp.down_proj,
+            packer.join(mlp.gate_proj, mlp.up_proj),
+            packer.join(mlp.down_proj),
         )
 
 
@@ -76,18 +73,26 @@ class FusedForward:
 
     Args:
         view: a view for which `is_fusable` holds.
+        packer: packs its layers.
+
+    Attributes:
+        joined: the products of all layers.
     """
 
-    def __init__(self, view: PreTrainedModel) -> None:
+    def __init__(self, view: PreTrainedModel, packer: Packer) -> None:
         given: Any = view
         config, trunk = given.config, given.model
         self._embed = given.get_input_embeddings()
         self._rotary = trunk.rotary_emb
-        self._layers = tuple(_Layer.of(layer) for layer in trunk.layers)
+        self._layers = tuple(_Layer.of(layer, packer) for layer in trunk.layers)
+        self.joined = nn.ModuleList(m for each in self._layers for m in (each.inward, each.out, each.gated, each.down))
         self._last_norm = trunk.norm.weight.detach()
         self._head = given.get_output_embeddings()
-        self._eps = float(config.rms_norm_eps)
+        self._heads, self._key_heads = int(config.num_attention_heads), int(config.num_key_value_heads)
         self._head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+        device = self._last_norm.device
+        self._small = torch.tensor(float(config.rms_norm_eps), device=device)
+        self._widths = {n: torch.tensor(float(n), device=device) for n in (config.hidden_size, self._head_dim)}
 
     def first(self, count: int) -> FusedForward:
         """The same forward, left after its first layers for the last norm and the head."""
@@ -108,39 +113,48 @@ class FusedForward:
         num_rows, width = ids.shape
         hidden = self._embed(ids)  # [n, W, H], new memory, so that the residuals may be added in place
         cos, sin = (each[:, :, None] for each in self._rotary(hidden, positions))  # [n, W, 1, D]
-        heads = (num_rows, width, -1, self._head_dim)
         if mask is not None:  # once a step; attention would do it in every layer
             mask = torch.zeros(mask.shape, dtype=hidden.dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
         for index, layer in enumerate(self._layers):
-            normed = self._norm(hidden, layer.before_attention)
-            query, key = layer.q(normed).view(heads), layer.k(normed).view(heads)  # [n, W, heads, D]
-            if layer.q_norm is not None and layer.k_norm is not None:
-                query, key = self._norm(query, layer.q_norm), self._norm(key, layer.k_norm)
-            _rotate(query, cos, sin)
-            _rotate(key, cos, sin)
-            keys, values = cache.update(key.transpose(1, 2), layer.v(normed).view(heads).transpose(1, 2), index)
+            query, key, value = self._inward(layer, self._norm(hidden, layer.before_attention), cos, sin)
+            keys, values = cache.update(key.transpose(1, 2), value.transpose(1, 2), index)
             attended, _ = row_attention(layer.attention, query.transpose(1, 2), keys, values, mask, scaling=layer.scaling)
             hidden.add_(layer.out(attended.view(num_rows, width, -1)))
-            normed = self._norm(hidden, layer.before_mlp)
-            hidden.add_(layer.down(silu(layer.gate(normed), inplace=True).mul_(layer.up(normed))))
+            gate, up = layer.gated(self._norm(hidden, layer.before_mlp)).chunk(2, -1)
+            hidden.add_(layer.down(silu(gate).mul_(up)))
         kept = hidden[:, -logits_to_keep:] if logits_to_keep else hidden
         logits: torch.Tensor = self._head(self._norm(kept, self._last_norm))
         return logits
 
+    def _inward(
+        self, layer: _Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, keys and values of a layer, [n, W, heads, D] each, rotated."""
+        heads = self._heads
+        inward = layer.inward(x).view(*x.shape[:-1], -1, self._head_dim)  # [n, W, H + 2 H_kv, D]
+        query, key, value = inward.split((heads, self._key_heads, self._key_heads), 2)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            query, key = self._norm(query, layer.q_norm), self._norm(key, layer.k_norm)
+            _rotate(query, cos, sin)
+            _rotate(key, cos, sin)
+        else:
+            _rotate(inward.narrow(2, 0, heads + self._key_heads), cos, sin)
+        return query, key, value
+
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """RMS norm, rounded where transformers rounds: once to the model's dtype before the weight."""
-        if x.dtype is torch.float32:
-            return rms_norm(x, weight.shape, weight, self._eps)
-        return rms_norm(x.float(), weight.shape, None, self._eps).to(x.dtype).mul_(weight)
+        wide = x.float()
+        # The mean and the small number in one call: between products a call costs more than what it computes.
+        scale = torch.addcdiv(self._small, wide.square().sum(-1, keepdim=True), self._widths[x.shape[-1]]).rsqrt_()
+        return (wide * scale).to(x.dtype).mul_(weight)
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
     """x cos + rotate_half(x) sin in place, x [n, W, heads, D]; both halves of `sin` are the same numbers."""
-    half = x.shape[-1] // 2
-    turned = x * sin
-    x.mul_(cos)
-    x[..., :half].sub_(turned[..., half:])
-    x[..., half:].add_(turned[..., :half])
+    first_turned, second_turned = (x * sin).chunk(2, -1)
+    first, second = x.mul_(cos).chunk(2, -1)
+    first.sub_(second_turned)
+    second.add_(first_turned)
 
 
 def is_fusable(config: PretrainedConfig) -> bool:

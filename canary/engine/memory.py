@@ -13,14 +13,13 @@ from torch import nn
 
 from canary.engine.drafters.build import Built
 from canary.engine.forward import RowForward
-from canary.engine.packed import PackedLinear
+from canary.engine.packed import packed_layers
 
 
 def weight_bytes(*modules: nn.Module) -> int:
     """Bytes of all parameters and buffers of modules that may share them, each once, and of the packed copies beside them."""
     held = {id(t): t for module in modules for t in (*module.parameters(), *module.buffers())}
-    packed = {id(m): m.num_bytes for module in modules for m in module.modules() if isinstance(m, PackedLinear)}
-    return sum(t.numel() * t.element_size() for t in held.values()) + sum(packed.values())
+    return sum(t.nbytes for t in held.values()) + sum(layer.num_bytes for layer in packed_layers(*modules))
 
 
 def cache_bytes(rows: RowForward) -> int:
@@ -52,7 +51,7 @@ def report(model: nn.Module, rows: RowForward, built: Built | None) -> Mapping[s
     cache = 0.0 if built is None or built.rows is None else float(cache_bytes(built.rows))
     beside = built is None or built.transfers is None
     return {
-        "target": float(weight_bytes(model, rows.view)),
+        "target": float(weight_bytes(model, rows.view, *rows.packed)),
         "target_cache": float(cache_bytes(rows)),
         "drafter": weights if beside else 0.0,
         "drafter_cache": cache if beside else 0.0,

@@ -17,7 +17,6 @@ from canary.domain.errors import ModelError
 from canary.domain.policy import Policy
 from canary.domain.traffic import Prompt
 from canary.engine import checkpoints
-from canary.engine.cache import require_rollback
 from canary.engine.drafters.vocabulary import shared_words
 from canary.engine.dtypes import resolve_dtype
 from canary.engine.forward import RowForward
@@ -40,7 +39,7 @@ PROBES = (
     "UPPER lower MiXeD https://example.com/a?b=c&d=1",
 )
 
-Loaded = tuple[Path, PreTrainedModel, PreTrainedTokenizerBase]
+Loaded = tuple[Path, PreTrainedModel, PreTrainedTokenizerBase, RowForward | None]  # no rows where the engine cannot run it
 
 
 def collect(
@@ -79,7 +78,7 @@ def collect(
     share, unmapped = _mapped(target, draft)
     notes: list[str] = []
     latency = None
-    if target is not None and target_facts.rollback is None and prompts:
+    if target is not None and prompts and target[3] is not None:
         latency = _latency(policy, target, cache_dir, prompts, progress)
         if latency is None:
             notes.append(f"None of {len(prompts)} prompts could be run, so that nothing is known of the latency.")
@@ -111,9 +110,9 @@ def _read(name: str, dtype: str, cache_dir: Path, device: torch.device | None = 
     except ModelError as error:
         return ModelFacts(name, obstacle=error.detail), None
     config = model.config.get_text_config(decoder=True)
+    rows = rollback = None
     try:
-        require_rollback(config, name)
-        rollback = None
+        rows = RowForward(model, 1, name)
     except ModelError as error:
         rollback = error.detail
     facts = ModelFacts(
@@ -126,11 +125,11 @@ def _read(name: str, dtype: str, cache_dir: Path, device: torch.device | None = 
         max_positions=int(getattr(config, "max_position_embeddings", 0) or 0),
         positions=_positions(config),
         cache=_cache(config),
-        weight_bytes=float(weight_bytes(model)),
+        weight_bytes=float(weight_bytes(model, *(() if rows is None else rows.packed))),
         cache_bytes=float(_cache_bytes(config, model.dtype.itemsize)),
         rollback=rollback,
     )
-    return facts, (path, model, tokenizer)
+    return facts, (path, model, tokenizer, rows)
 
 
 def _tokenizer(words: PreTrainedTokenizerBase) -> Tokenizer:
@@ -155,15 +154,17 @@ def _mapped(target: Loaded | None, draft: Loaded | None) -> tuple[float | None, 
     if target is None or draft is None or target[2].get_vocab() == draft[2].get_vocab():
         return None, None
     try:
-        words = shared_words((target[1], target[2]), (draft[1], draft[2]))
+        words = shared_words(target[1:3], draft[1:3])
     except ModelError as error:
         return None, error.detail
     return (None if words is None else words.share), None
 
 
 def _latency(policy: Policy, target: Loaded, cache_dir: Path, prompts: Sequence[Prompt], progress: Progress) -> Latency | None:
-    path, model, tokenizer = target
-    loaded = Target(path, model, tokenizer, RowForward(model, 1))
+    path, model, tokenizer, rows = target
+    if rows is None:
+        return None
+    loaded = Target(path, model, tokenizer, rows)
     bench = Bench(policy.subject, loaded, policy.shadow.max_tokens, cache_dir)
     bench.record(prompts[0])  # first calls allocate and compile, which no later request pays
     answers = []

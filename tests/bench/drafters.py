@@ -37,7 +37,7 @@ from canary.engine.drafters.ngram import NgramDrafter
 from canary.engine.drafters.transfers import Transfers
 from canary.engine.faults.drafting import Faulty
 from canary.engine.forward import RowForward
-from canary.engine.packed import pack_linears
+from canary.engine.packed import Packer
 from canary.engine.requests import Job, Words
 
 PROMPTS = Path(__file__).parents[2] / "canary" / "cli" / "demo" / "prompts"
@@ -81,7 +81,7 @@ def untrained_heads(model: PreTrainedModel, count: int) -> torch.nn.ModuleList:
     with torch.no_grad():
         for head in heads:
             head[1].weight.copy_(model.get_output_embeddings().weight)
-    pack_linears(heads)
+    Packer().replace(heads)
     return heads.eval()
 
 

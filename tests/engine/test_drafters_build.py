@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,8 @@ def test_both_arms_run_with_every_drafter(places: dict[str, Path]) -> None:
     wanted = None
     for name, drafter in policies(places).items():
         drafter.check()
-        engine = open_engine(subject(places["target"], drafter=drafter))
+        # Fixed k: what an adaptive one drafts hangs on how long steps take here and now.
+        engine = open_engine(subject(places["target"], drafter=replace(drafter, adaptive=False)))
         assert engine.info.drafter_kind is (DrafterKind.ONE_HOT if name == "ngram" else DrafterKind.DENSE)
         baseline, candidate = (engine.generate(requests(2, temperature=0.0), arm) for arm in Arm)
         wanted = wanted or [g.token_ids for g in baseline]

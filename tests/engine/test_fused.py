@@ -98,7 +98,7 @@ def test_greedy_equals_generate(target: tuple[PreTrainedModel, list[list[int]]],
     assert [r.token_ids for r in run_all(loop, [job(i, p, NEW) for i, p in enumerate(PROMPTS)])] == wanted
 
 
-@pytest.mark.parametrize("part", ["rms_norm", "silu", "row_attention"])
+@pytest.mark.parametrize("part", ["silu", "row_attention"])
 def test_other_logits_are_not_used(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     """Whatever of the written-down layer is a little wrong, the forward stays transformers' own and says so."""
     true, model = getattr(fused, part), make("llama")
@@ -114,8 +114,11 @@ def test_other_logits_are_not_used(monkeypatch: pytest.MonkeyPatch, part: str) -
         RowForward(model, 2, forward=FAST)
 
 
-def test_rotary_positions_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "_rotate", lambda x, cos, sin: None)
+def test_rotary_positions_and_norms_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(fused, "_rotate", lambda x, cos, sin: None)
+        assert RowForward(make("qwen3"), 2).forward == PLAIN
+    monkeypatch.setattr(fused.FusedForward, "_norm", lambda self, x, weight: x * weight)
     assert RowForward(make("qwen3"), 2).forward == PLAIN
 
 

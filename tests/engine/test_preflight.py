@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import (
     AutoTokenizer,
@@ -25,6 +26,7 @@ from transformers import (
 
 from canary.domain.errors import ExitCode
 from canary.domain.policy import Drafter, Policy
+from canary.engine import packed
 from canary.engine import preflight as collecting
 from canary.flow.tools.preflight import Preflight, judge
 from canary.flow.tools.preflight_facts import Finding, Level
@@ -255,10 +257,16 @@ def test_a_target_whose_tokenizer_outgrew_its_model_is_refused(target: Path, tmp
     assert [f.field for f in found.findings if f.level is Level.REFUSED] == ["target.embedding_rows"]
 
 
-def test_memory_gives_the_requests_before_and_after(target: Path, draft: Path) -> None:
+@pytest.mark.parametrize("packs", [False, True])
+def test_memory_gives_the_requests_before_and_after(
+    target: Path, draft: Path, packs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "_seconds", lambda *runs: [1.0, 0.1 if packs else 2.0])
+    bare = sum(weight.nbytes for weight in tiny_model().parameters())
     alone, both = run(target, None, memory=4e6, context=100), run(target, draft, memory=4e6, context=100)
     per_token = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, width, float32
     weights = alone.room.target
+    assert (weights > 1.5 * bare) is packs or not torch.backends.mkldnn.is_available(), "packed copies count"
     assert alone.facts.target.cache_bytes == per_token
     assert alone.room.before == alone.room.after == int((4e6 - weights) // (per_token * 100))
     assert both.room.after == int((4e6 - 2 * weights) // (2 * per_token * 100)) < both.room.before

@@ -27,7 +27,7 @@ from canary.engine.drafters.ngram import NgramDrafter
 from canary.engine.drafters.transfers import Transfers
 from canary.engine.drafters.vocabulary import shared_words
 from canary.engine.forward import RowForward
-from canary.engine.packed import pack_linears
+from canary.engine.packed import Packer, in_large_pages
 from canary.engine.transfer import find_device
 
 
@@ -106,7 +106,7 @@ def _draft_model(setting: Setting) -> Built:
     transfers = Transfers(target, device) if device != target else None
     model.to(device)  # type: ignore[arg-type]
     drafter = DraftModelDrafter(model, num_rows, setting.drawing, words=words, transfers=transfers)
-    return Built(drafter, facts, (drafter.rows.view,), drafter.rows, transfers)
+    return Built(drafter, facts, (drafter.rows.view, *drafter.rows.packed), drafter.rows, transfers)
 
 
 def _early_exit(setting: Setting) -> Built:
@@ -129,7 +129,8 @@ def _heads(setting: Setting) -> Built:
         num_needed=asked.num_speculative_tokens,
     )
     heads = heads[: asked.num_speculative_tokens].to(rows.device, rows.view.dtype)
-    pack_linears(heads)
+    Packer().replace(heads)
+    in_large_pages(heads)
     return Built(HeadsDrafter(rows, heads, setting.drawing), {"drafter_heads": heads_digest(asked.heads)}, (heads,))
 
 
