@@ -1,4 +1,4 @@
-"""What is asked of a request before it gets a row, and how a long prompt gets into one without holding up the others.
+"""Which requests get rows next, what is asked of them before, and how their prompts get in without holding up the others.
 
 A prompt in pieces stands in a row of its own behind the running ones and joins them when it is whole; it emits nothing before.
 """
@@ -6,13 +6,19 @@ A prompt in pieces stands in a row of its own behind the running ones and joins 
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from canary.domain.errors import EngineMemoryError
 from canary.engine import asked
 from canary.engine.forward import PREFILL_CHUNK, RowForward
 from canary.engine.requests import Job, Running, Words
+
+TOGETHER = 2048  # tokens of prompts that are filled in one forward, which bounds its scratch memory
+Filled = torch.Tensor | EngineMemoryError  # logits after some prompts, [m, V], or why there are none
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +53,84 @@ class Filling:
 
     Args:
         row: behind the running ones.
-        size: tokens of a piece; None for the whole prompt at once.
+        size: tokens of a piece.
     """
 
     running: Running
     row: int
-    size: int | None = None
+    size: int
 
     def advance(self, target: RowForward) -> torch.Tensor | None:
-        """One piece; logits after the prompt, [V], when it was the last.
+        """One piece; logits after the prompt, [1, V], when it was the last.
 
         Raises:
             EngineMemoryError: the device has no room for it.
         """
-        ids = self.running.job.token_ids
-        if self.size is None:
-            return target.prefill(self.row, ids)
-        return target.prefill_chunk(self.row, ids, target.lengths[self.row], self.size)
+        logits = target.prefill_chunk(self.row, self.running.job.token_ids, target.lengths[self.row], self.size)
+        return None if logits is None else logits[None]
+
+
+class Waiting:
+    """Jobs in the order in which they get rows: the longest answers first, so that the last rows end at about the same time.
+
+    Args:
+        pieces: which prompts come in pieces.
+        together: whether several whole prompts may be filled in one forward.
+    """
+
+    def __init__(self, jobs: Sequence[Job], pieces: Pieces, *, together: bool) -> None:
+        self._jobs = deque(sorted(jobs, key=lambda job: -job.params.max_tokens))
+        self._pieces, self._together = pieces, together
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    def take(self, free: int, *, filling: bool) -> list[Job]:
+        """The jobs whose prompts are filled in one forward now, or one whose prompt comes in pieces; none if they have to wait.
+
+        Args:
+            free: rows that are free.
+            filling: whether a prompt is coming in pieces already; there is only one at a time.
+        """
+        taken: list[Job] = []
+        tokens = 0
+        while self._jobs and len(taken) < free:
+            job = self._jobs[0]
+            in_pieces, tokens = self._pieces.take(job), tokens + len(job.token_ids)
+            if (in_pieces and (taken or filling)) or (taken and not (self._together and tokens <= TOGETHER)):
+                break
+            taken.append(self._jobs.popleft())
+            if in_pieces:
+                break
+        return taken
+
+
+def prefills(target: RowForward, first: int, prompts: Sequence[Sequence[int]], reach: int) -> Iterator[tuple[int, int, Filled]]:
+    """Fill rows with whole prompts, together where the target does that and has the memory, else one when its turn is.
+
+    Args:
+        first: row of the first prompt; the others' follow.
+        reach: most cached tokens of any of them.
+
+    Yields:
+        From which prompt and to which, and the logits after each of them or why there are none.
+    """
+    if len(prompts) > 1:
+        try:
+            target.cache.reserve(reach)
+            together = target.prefill_all(first, prompts)
+        except EngineMemoryError:
+            pass  # one of them may be too much by itself, and has to fail alone
+        else:
+            yield 0, len(prompts), together
+            return
+    for at, token_ids in enumerate(prompts):
+        try:
+            target.cache.reserve(reach)
+            filled: Filled = target.prefill(first + at, token_ids)[None]
+        except EngineMemoryError as error:
+            filled = error
+        yield at, at + 1, filled
 
 
 def obstacle(job: Job, words: Words, target: RowForward) -> str | None:

@@ -6,7 +6,7 @@ another row's keys, nor its own beyond its length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -66,9 +66,13 @@ class Plan:
     window: int
     fresh: bool = False
 
+    def read(self, stored: torch.Tensor) -> torch.Tensor:
+        """What attention reads of a layer's keys or values, [num_rows, H, window, D]."""
+        return stored[self.row : self.row + self.num_rows, :, : self.window]
+
 
 class _RowLayer(CacheLayerMixin):
-    """One layer's keys and values, [num_rows, H_kv, capacity, D]."""
+    """One layer's keys and values, [num_rows, H_kv, capacity, D] each, and of one width the halves of one tensor."""
 
     is_sliding = False
     supports_early_init = False
@@ -76,13 +80,21 @@ class _RowLayer(CacheLayerMixin):
     def __init__(self, owner: RowCache) -> None:
         super().__init__()
         self._owner = owner
+        self._both: torch.Tensor | None = None  # [num_rows, 2 H_kv, capacity, D]
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         rows, capacity = self._owner.num_rows, self._owner.capacity
         # Zeros, not empty memory: a masked key may be anything finite, but NaN times zero is NaN.
-        self.keys = key_states.new_zeros(rows, key_states.shape[1], capacity, key_states.shape[3])
-        self.values = value_states.new_zeros(rows, value_states.shape[1], capacity, value_states.shape[3])
+        if key_states.shape == value_states.shape:
+            self._share(key_states.new_zeros(rows, 2 * key_states.shape[1], capacity, key_states.shape[3]))
+        else:
+            self.keys = key_states.new_zeros(rows, key_states.shape[1], capacity, key_states.shape[3])
+            self.values = value_states.new_zeros(rows, value_states.shape[1], capacity, value_states.shape[3])
         self.is_initialized = True
+
+    def _share(self, both: torch.Tensor) -> None:
+        self._both = both
+        self.keys, self.values = both.chunk(2, 1)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -91,24 +103,29 @@ class _RowLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None
         assert self.values is not None
-        plan, width = self._owner.plan, key_states.shape[2]
-        if plan.index is None:
-            row, start = plan.row, plan.starts[0]
-            self.keys[row, :, start : start + width] = key_states[0]
-            self.values[row, :, start : start + width] = value_states[0]
-            if plan.fresh:
-                return key_states, value_states
-            return self.keys[row : row + 1, :, : plan.window], self.values[row : row + 1, :, : plan.window]
-        # One write of whole vectors, [n, W, H_kv, D]; a scatter of single numbers takes a tenth of a step.
-        self.keys.transpose(1, 2).index_put_(plan.index, key_states.transpose(1, 2))
-        self.values.transpose(1, 2).index_put_(plan.index, value_states.transpose(1, 2))
-        return self.keys[: plan.num_rows, :, : plan.window], self.values[: plan.num_rows, :, : plan.window]
+        plan = self._owner.plan
+        _write(self.keys, plan, key_states)
+        _write(self.values, plan, value_states)
+        return (key_states, value_states) if plan.fresh else (plan.read(self.keys), plan.read(self.values))
+
+    def update_both(self, states: torch.Tensor) -> Sequence[torch.Tensor]:
+        """`update` with keys and values as the halves of one tensor, [n, 2 H_kv, W, D]: one write for both."""
+        if self._both is None:
+            self.lazy_initialization(*states.chunk(2, 1))
+        assert self._both is not None
+        plan = self._owner.plan
+        _write(self._both, plan, states)
+        return (states if plan.fresh else plan.read(self._both)).chunk(2, 1)
 
     def stored(self) -> tuple[torch.Tensor, ...]:
+        if self._both is not None:
+            return (self._both,)
         return () if self.keys is None or self.values is None else (self.keys, self.values)
 
     def grow(self, capacity: int) -> None:
-        if self.keys is not None and self.values is not None and self.keys.shape[2] < capacity:
+        if self._both is not None and self._both.shape[2] < capacity:
+            self._share(_grown(self._both, capacity))
+        elif self._both is None and self.keys is not None and self.values is not None and self.keys.shape[2] < capacity:
             self.keys, self.values = _grown(self.keys, capacity), _grown(self.values, capacity)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -125,6 +142,15 @@ def _grown(old: torch.Tensor, capacity: int) -> torch.Tensor:
     new = old.new_zeros(old.shape[0], old.shape[1], capacity, old.shape[3])
     new[:, :, : old.shape[2]] = old
     return new
+
+
+def _write(stored: torch.Tensor, plan: Plan, states: torch.Tensor) -> None:
+    """Write `states` [n, H, W, D] where they are planned in `stored` [rows, H, capacity, D]."""
+    if plan.index is None:
+        start = plan.starts[0]
+        stored[plan.row, :, start : start + states.shape[2]] = states[0]
+    else:  # whole vectors, [n, W, H, D]; a scatter of single numbers takes a tenth of a step
+        stored.transpose(1, 2).index_put_(plan.index, states.transpose(1, 2))
 
 
 def _index(positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -147,6 +173,17 @@ class RowCache(Cache):
         self.capacity = _round_up(capacity)
         self.lengths = [0] * num_rows  # on the host: the loop learns them from the one copy of each step
         self.plan = Plan(0, 0, None, (), 0)
+
+    def update_both(self, states: torch.Tensor, layer: int) -> Sequence[torch.Tensor]:
+        """`update` of one layer with its keys and values side by side.
+
+        Args:
+            states: [n, 2 H_kv, W, D].
+
+        Returns:
+            Keys and values that attention reads, [n, H_kv, S, D].
+        """
+        return self._rows[layer].update_both(states)
 
     @property
     def num_bytes(self) -> int:

@@ -5,7 +5,6 @@ Requests enter as rows become free and never influence each other: tokens depend
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
@@ -13,20 +12,16 @@ import torch
 from torch.nn.functional import pad
 
 from canary.domain.errors import EngineMemoryError
-from canary.domain.pairs import Scheme
-from canary.engine.admission import WHOLE, Filling, Pieces, obstacle
+from canary.engine.admission import WHOLE, Filled, Filling, Pieces, Waiting, obstacle, prefills
 from canary.engine.drafters.base import Drafter, Proposal, Round
 from canary.engine.forward import RowForward
 from canary.engine.hooks import CLEAN, Hooks
-from canary.engine.record import Draws, Record, Step
+from canary.engine.judging import judge, spacing
+from canary.engine.record import Record
 from canary.engine.requests import Job, Running, Words
-from canary.engine.streams import ROUND_SPACING, Stream
+from canary.engine.streams import ROUND_SPACING
 from canary.engine.together import Batch
 from canary.engine.transfer import moved, to_device
-from canary.engine.verify import verify_greedy
-
-# A position is judged at most once and drawn at most once, so one stream serves recovered, bonus and plain tokens.
-_STREAMS = (Stream.ACCEPT, Stream.SAMPLE, Stream.PIT)
 
 
 class Decoder:
@@ -79,8 +74,6 @@ class Decoder:
         self.most = target.num_rows if most is None else min(most, target.num_rows)
         self.traces = drafter is not None or trace_plain
         self.want_tv = True
-        self._spacing = ROUND_SPACING if hooks.scheme is Scheme.BLOCK else 1
-        self._streams = to_device(_STREAMS, target.device)[:, None, None]
         self._pieces = pieces
         self._filling: Filling | None = None
         self._rows: list[Running] = []
@@ -97,14 +90,14 @@ class Decoder:
         Raises:
             IdentityError: a request's counts do not add up.
         """
-        queue = deque(jobs)
+        waiting = Waiting(jobs, self._pieces, together=self.target.fills_together)
         # Once for all, which saves copies; where that is too much, the request that is too long fails at its own turn.
         with suppress(EngineMemoryError):
             self.target.cache.reserve(max((self._reach(job) for job in jobs), default=0))
         try:
-            while queue or self._rows or self._filling is not None:
-                while queue and self._has_room(queue[0]):
-                    self._admit(queue.popleft(), traced)
+            while waiting or self._rows or self._filling is not None:
+                while taken := waiting.take(self._free_rows, filling=self._filling is not None):
+                    self._admit(taken, traced)
                     yield from self._retire()
                 if self._filling is not None and self._fill(self._filling):
                     self._filling = None
@@ -123,48 +116,68 @@ class Decoder:
         """Most cached tokens of a job, the padding of its last step included."""
         return min(len(job.token_ids) + job.params.max_tokens, self.target.context) + self.k + 1
 
-    def _has_room(self, job: Job) -> bool:
-        """Whether a job may have a row now; a prompt in pieces holds one, and only one prompt comes in pieces at a time."""
-        filling = self._filling is not None
-        return len(self._rows) + filling < self.most and not (filling and self._pieces.take(job))
+    @property
+    def _free_rows(self) -> int:
+        return self.most - len(self._rows) - (self._filling is not None)
 
-    def _admit(self, job: Job, traced: bool) -> None:
-        """Give a job a row, and its first token if its prompt comes in whole."""
-        room = self.target.context - len(job.token_ids)
-        running = Running(job, min(job.params.max_tokens, room), Record() if traced else None)
-        why = obstacle(job, self.words, self.target)
-        if why is not None:
-            running.fail(why)
-            self._failed.append(running)
-            return
-        running.shape(self.eos_ids, self.words)
-        if self._pieces.take(job):
-            self._filling = Filling(running, self.most - 1, self._pieces.size)
-        else:
-            self._fill(Filling(running, len(self._rows)))
+    def _admit(self, jobs: Sequence[Job], traced: bool) -> None:
+        """Give jobs rows, and their first tokens where their prompts come in whole."""
+        whole = []
+        for job in jobs:
+            running = Running(
+                job, min(job.params.max_tokens, self.target.context - len(job.token_ids)), Record() if traced else None
+            )
+            why = obstacle(job, self.words, self.target)
+            if why is not None:
+                running.fail(why)
+                self._failed.append(running)
+                continue
+            running.shape(self.eos_ids, self.words)
+            if self._pieces.take(job):
+                self._filling = Filling(running, self.most - 1, self._pieces.size)
+            else:
+                whole.append(running)
+        first, reach = len(self._rows), max((self._reach(r.job) for r in whole), default=0)
+        for start, stop, filled in prefills(self.target, first, [r.job.token_ids for r in whole], reach):
+            self._enter(whole[start:stop], first + start, filled)
 
     def _fill(self, filling: Filling) -> bool:
-        """Give a prompt, or its next piece, to its row; True after the last, with which the request joins the others."""
-        running, row, job = filling.running, filling.row, filling.running.job
+        """Give a prompt's next piece to its row; True after the last, with which the request joins the others."""
+        filled: Filled | None
         try:
-            self.target.cache.reserve(self._reach(job))
-            logits = filling.advance(self.target)
-            if logits is None:
-                return False
-            if self.drafter is not None:
-                self.drafter.begin(row, job.token_ids, self._reach(job))
+            self.target.cache.reserve(self._reach(filling.running.job))
+            filled = filling.advance(self.target)
         except EngineMemoryError as error:
-            running.fail(str(error))
-            self._free(row)
-            self._failed.append(running)
-            return True
-        self._resolve(row, Batch.of([running], self.target), logits[None, None], None)  # step 0, in which nothing is drafted
-        if self.clock is not None:
-            running.first_at = self.clock()
-        self._rows.append(running)
+            filled = error
+        if filled is not None:
+            self._enter([filling.running], filling.row, filled)
+        return filled is not None
+
+    def _enter(self, entering: Sequence[Running], row: int, filled: Filled) -> None:
+        """Step 0 of requests whose prompts are in rows from `row` on, in which nothing is drafted; they join the running ones."""
+        begun: list[int] = []
+        for at, running in enumerate(entering):
+            try:
+                if isinstance(filled, EngineMemoryError):
+                    raise filled
+                if self.drafter is not None:
+                    self.drafter.begin(row + at, running.job.token_ids, self._reach(running.job))
+            except EngineMemoryError as error:
+                running.fail(str(error))
+                self._free(row + at)
+                self._failed.append(running)
+                continue
+            self._move(row + at, row + len(begun))
+            begun.append(at)
+        if isinstance(filled, EngineMemoryError) or not begun:
+            return
+        joining, logits = [entering[at] for at in begun], filled if len(begun) == len(entering) else filled[begun]
+        self._resolve(row, Batch.of(joining, self.target), logits[:, None], None)
+        for at, running in enumerate(joining, row):
+            running.first_at = self.clock() if self.clock is not None else running.first_at
+            self._rows.append(running)
+            self._move(at, len(self._rows) - 1)
         self._batch = None
-        self._move(row, len(self._rows) - 1)
-        return True
 
     def _step(self) -> None:
         """One round for all rows."""
@@ -206,7 +219,9 @@ class Decoder:
         if max(limits) == 0:
             return None
         rows = None if batch.greedy else batch.rows(1)
-        proposal = self.drafter.propose(Round(limits, rows, batch.keys, batch.positions(1, self._spacing)[:, 0], batch.prefixes))
+        proposal = self.drafter.propose(
+            Round(limits, rows, batch.keys, batch.positions(1, spacing(self.hooks))[:, 0], batch.prefixes)
+        )
         if max(proposal.lengths) == 0:
             return None
         missing, device = self.k - proposal.tokens.shape[1] if self._pads else 0, self.target.device
@@ -223,7 +238,7 @@ class Decoder:
         if proposal is None:
             proposal = Proposal(torch.zeros(len(logits), 0, dtype=torch.int64, device=logits.device), (0,) * len(logits))
         records = [r.record for r in batch.running if r.record is not None]
-        step = self._judge(batch, logits, proposal, bool(records) and self.traces)
+        step = judge(self.hooks, batch, logits, proposal, traced=bool(records) and self.traces)
         kept = []
         for row, (running, line) in enumerate(zip(batch.running, step.lines(), strict=True), start=first):
             if not line.valid:
@@ -246,26 +261,6 @@ class Decoder:
         if records:
             step.keep_rows(records, kept)
             step.trace(records, kept, want_tv=self.want_tv)
-
-    def _judge(self, batch: Batch, logits: torch.Tensor, proposal: Proposal, traced: bool) -> Step:
-        """Verify one round; an untraced round of greedy rows needs no probabilities."""
-        width = logits.shape[1]
-        lengths = to_device(proposal.lengths, logits.device)
-        shaped = self.hooks.shape(logits, proposal.tokens, lengths, batch.prefixes)
-        probs = draws = told = None
-        if batch.greedy and not traced:
-            verified = verify_greedy(shaped, proposal.tokens, lengths)
-        else:
-            rows = batch.rows(width)
-            probs = self.hooks.process(shaped, rows, lengths)
-            positions = batch.positions(width, self._spacing).expand(len(_STREAMS), -1, -1)
-            accept, following, pit = self.hooks.uniforms(batch.keys, self._streams, positions)
-            accept = accept[:, :-1]  # [n, k]; the others are [n, k + 1]
-            verified = self.hooks.verify(probs, proposal.tokens, lengths, proposal.probs, accept, following)
-            draws = Draws(probs, rows, accept, pit, self.hooks.scheme) if traced else None
-        if batch.telling is not None:
-            told = batch.telling.judge(self.hooks.logprobs, logits, shaped, probs, proposal.tokens, verified)
-        return Step(logits, proposal, lengths, verified, draws, told)
 
     def _retire(self) -> Iterator[Running]:
         """Free the rows of requests that have ended, and hand those over."""

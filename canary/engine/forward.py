@@ -150,6 +150,38 @@ class RowForward:
         """
         return self._fill(row, token_ids, 0)
 
+    @property
+    def fills_together(self) -> bool:
+        """Whether several prompts may be filled in one forward, by `prefill_all`."""
+        return self._fused is not None
+
+    def prefill_all(self, first: int, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Fill several rows from their start in one pass over the weights, nothing padded.
+
+        Args:
+            first: row of the first prompt; the others' follow.
+
+        Returns:
+            Logits after each prompt's last token, [m, V], in the model's dtype.
+
+        Raises:
+            EngineMemoryError: the device has no room for it; the other rows stay as they were.
+        """
+        assert self._fused is not None, "the plain forward fills one row at a time"
+        sizes = [len(prompt) for prompt in prompts]
+        plans = []
+        for row, size in enumerate(sizes, first):
+            self.cache.plan_prefill(row, 0, size)
+            plans.append(self.cache.plan)
+        ids = to_device([[token for prompt in prompts for token in prompt]], self.device)  # [1, T]
+        positions = torch.cat([torch.arange(size, device=self.device) for size in sizes])[None]  # [1, T]
+        with memory_errors(f"a forward of {sum(sizes)} tokens"):
+            logits = self._fused.fill(ids, positions, plans, self.cache)[:, 0]  # [m, V]
+        self.cache.plan = plans[0]  # for `hidden`
+        for row, size in enumerate(sizes, first):
+            self.cache.lengths[row] = size
+        return logits
+
     def prefill_chunk(self, row: int, token_ids: Sequence[int], start: int, size: int = PREFILL_CHUNK) -> torch.Tensor | None:
         """Fill one row a piece at a time, so that other rows may step in between and scratch memory stays bounded.
 

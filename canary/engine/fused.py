@@ -7,7 +7,7 @@ where `agrees` has not found it to give the transformers forward's logits.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.nn.functional import silu
 from transformers import PretrainedConfig, PreTrainedModel
 
 from canary.engine.attention import row_attention
-from canary.engine.cache import RowCache
+from canary.engine.cache import Plan, RowCache
 from canary.engine.packed import Packer
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -68,6 +68,11 @@ class _Layer:
         )
 
 
+# Queries, keys and values of some tokens, [n, W, heads, D] each, or queries and then keys and values as one.
+_Parts = Sequence[torch.Tensor]
+_Attend = Callable[[int, _Layer, _Parts], torch.Tensor]  # layer's place, layer and parts to [n, W, H * D]
+
+
 class FusedForward:
     """A view's forward over a row cache.
 
@@ -111,42 +116,76 @@ class FusedForward:
             cache: planned for these tokens.
         """
         num_rows, width = ids.shape
-        hidden = self._embed(ids)  # [n, W, H], new memory, so that the residuals may be added in place
-        cos, sin = (each[:, :, None] for each in self._rotary(hidden, positions))  # [n, W, 1, D]
+        hidden = self._embed(ids)
         if mask is not None:  # once a step; attention would do it in every layer
             mask = torch.zeros(mask.shape, dtype=hidden.dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
+
+        def attend(index: int, layer: _Layer, parts: _Parts) -> torch.Tensor:
+            return _attended(layer, parts, mask, cache, index).view(num_rows, width, -1)
+
+        hidden = self._through(hidden, positions, attend)
+        return self._logits(hidden[:, -logits_to_keep:] if logits_to_keep else hidden)
+
+    def fill(self, ids: torch.Tensor, positions: torch.Tensor, plans: Sequence[Plan], cache: RowCache) -> torch.Tensor:
+        """Fill several rows in one pass over the weights; logits after the last token of each, [m, 1, V].
+
+        Args:
+            ids, positions: [1, T] int64, the whole prompts one after the other.
+            plans: of each prompt's row, from its start.
+        """
+        sizes = [plan.window for plan in plans]
+
+        def attend(index: int, layer: _Layer, parts: _Parts) -> torch.Tensor:
+            found = []
+            for plan, *own in zip(plans, *(part.split(sizes, 1) for part in parts), strict=True):
+                cache.plan = plan
+                found.append(_attended(layer, own, None, cache, index))
+            return torch.cat(found, 1).view(1, ids.shape[1], -1)
+
+        hidden = self._through(self._embed(ids), positions, attend)
+        ends = torch.tensor(sizes).cumsum(0) - 1
+        return self._logits(hidden[0, ends.to(hidden.device)][:, None])
+
+    def _through(self, hidden: torch.Tensor, positions: torch.Tensor, attend: _Attend) -> torch.Tensor:
+        """All layers over `hidden` [n, W, H], which is new memory: the residuals are added in place."""
+        cos, sin = (each[:, :, None] for each in self._rotary(hidden, positions))  # [n, W, 1, D]
         for index, layer in enumerate(self._layers):
-            query, key, value = self._inward(layer, self._norm(hidden, layer.before_attention), cos, sin)
-            keys, values = cache.update(key.transpose(1, 2), value.transpose(1, 2), index)
-            attended, _ = row_attention(layer.attention, query.transpose(1, 2), keys, values, mask, scaling=layer.scaling)
-            hidden.add_(layer.out(attended.view(num_rows, width, -1)))
+            parts = self._inward(layer, self._norm(hidden, layer.before_attention), cos, sin)
+            hidden.add_(layer.out(attend(index, layer, parts)))
             gate, up = layer.gated(self._norm(hidden, layer.before_mlp)).chunk(2, -1)
             hidden.add_(layer.down(silu(gate).mul_(up)))
-        kept = hidden[:, -logits_to_keep:] if logits_to_keep else hidden
-        logits: torch.Tensor = self._head(self._norm(kept, self._last_norm))
+        return hidden
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self._head(self._norm(hidden, self._last_norm))
         return logits
 
-    def _inward(
-        self, layer: _Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries, keys and values of a layer, [n, W, heads, D] each, rotated."""
-        heads = self._heads
+    def _inward(self, layer: _Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> _Parts:
+        """Queries, and keys and values side by side or each alone, of a layer; rotated."""
+        heads, turned = self._heads, self._heads + self._key_heads
         inward = layer.inward(x).view(*x.shape[:-1], -1, self._head_dim)  # [n, W, H + 2 H_kv, D]
+        if layer.q_norm is None or layer.k_norm is None:
+            _rotate(inward.narrow(2, 0, turned), cos, sin)
+            return inward.split((heads, 2 * self._key_heads), 2)
         query, key, value = inward.split((heads, self._key_heads, self._key_heads), 2)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            query, key = self._norm(query, layer.q_norm), self._norm(key, layer.k_norm)
-            _rotate(query, cos, sin)
-            _rotate(key, cos, sin)
-        else:
-            _rotate(inward.narrow(2, 0, heads + self._key_heads), cos, sin)
+        query, key = self._norm(query, layer.q_norm), self._norm(key, layer.k_norm)
+        _rotate(query, cos, sin)
+        _rotate(key, cos, sin)
         return query, key, value
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """RMS norm, rounded where transformers rounds: once to the model's dtype before the weight."""
         wide = x.float()
         # The mean and the small number in one call: between products a call costs more than what it computes.
-        scale = torch.addcdiv(self._small, wide.square().sum(-1, keepdim=True), self._widths[x.shape[-1]]).rsqrt_()
+        scale = torch.addcdiv(self._small, (wide * wide).sum(-1, keepdim=True), self._widths[x.shape[-1]]).rsqrt_()
         return (wide * scale).to(x.dtype).mul_(weight)
+
+
+def _attended(layer: _Layer, parts: _Parts, mask: torch.Tensor | None, cache: RowCache, index: int) -> torch.Tensor:
+    """Store keys and values as the cache has planned it, and attend; [n, W, H, D]."""
+    query, *stored = (part.transpose(1, 2) for part in parts)
+    keys, values = cache.update(*stored, index) if len(stored) == 2 else cache.update_both(*stored, index)
+    return row_attention(layer.attention, query, keys, values, mask, scaling=layer.scaling)[0]
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:

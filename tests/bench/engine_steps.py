@@ -68,7 +68,7 @@ def curve(rows: RowForward, batch: int, rounds: int) -> dict[int, list[float]]:
 def outside(rows: RowForward, words: Any, prompts: Sequence[Sequence[int]], k: int, new: int, rounds: int) -> list[float]:
     """Share of the decoding time that is not spent in the target's forward, run by run; prefills count on neither side."""
     loop = Decoder(rows, words, frozenset(), NgramDrafter(rows.num_rows, 3) if k else None, k)
-    inside = {"step": 0.0, "prefill": 0.0}
+    inside = {"step": 0.0, "prefill": 0.0, "prefill_all": 0.0}
     true = {name: getattr(rows, name) for name in inside}
 
     def timed(name: str) -> Callable[..., torch.Tensor]:
@@ -89,7 +89,7 @@ def outside(rows: RowForward, words: Any, prompts: Sequence[Sequence[int]], k: i
             jobs = [Job(i, tuple(p), SamplingParams(new, temperature=0.0), (i, 0)) for i, p in enumerate(prompts)]
             whole = _seconds(lambda jobs=jobs: list(loop.run(jobs)))  # type: ignore[misc]
             if turn:
-                shares.append(1 - inside["step"] / (whole - inside["prefill"]))
+                shares.append(1 - inside["step"] / (whole - inside["prefill"] - inside["prefill_all"]))
     finally:
         for name in inside:
             delattr(rows, name)

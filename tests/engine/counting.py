@@ -38,23 +38,28 @@ DEAR = CostTable({(n, w): 10.0 * w for n in (1, 8) for w in (1, 2, 3, 5)})  # no
 def forwards(loop: Decoder) -> Iterator[list[tuple[int, int]]]:
     """Rows and width of every target forward meanwhile; a prefill has no width (0)."""
     target, seen = loop.target, []
-    prefill, step = target.prefill, target.step
+    prefill, together, step = target.prefill, target.prefill_all, target.step
 
     def prefilled(row: int, token_ids: Sequence[int]) -> torch.Tensor:
         seen.append((1, 0))
         with record_function(FORWARD):
             return prefill(row, token_ids)
 
+    def prefilled_all(first: int, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
+        seen.append((len(prompts), 0))
+        with record_function(FORWARD):
+            return together(first, prompts)
+
     def stepped(tokens: torch.Tensor) -> torch.Tensor:
         seen.append((tokens.shape[0], tokens.shape[1]))
         with record_function(FORWARD):
             return step(tokens)
 
-    target.prefill, target.step = prefilled, stepped  # type: ignore[method-assign]
+    target.prefill, target.prefill_all, target.step = prefilled, prefilled_all, stepped  # type: ignore[method-assign]
     try:
         yield seen
     finally:
-        del target.prefill, target.step
+        del target.prefill, target.prefill_all, target.step
 
 
 def expected_steps(counts: Sequence[int], rows: int) -> int:

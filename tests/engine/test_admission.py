@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from canary.domain.errors import EngineMemoryError
-from canary.engine.admission import WHOLE, Pieces
+from canary.engine.admission import TOGETHER, WHOLE, Pieces, Waiting
 from canary.engine.decode import Decoder
 from canary.engine.forward import RowForward
 from canary.engine.requests import Job
@@ -69,6 +69,29 @@ def test_short_prompts_pass_a_long_one_and_a_second_long_one_waits() -> None:
     asked = [job(0, list(range(10, 60)), 2), job(1, [5, 6, 7], 2), job(2, [5, 6, 8], 2), job(3, list(range(9, 30)), 2)]
     ended = [r.job.index for r in one.run(asked)]
     assert (set(ended[:2]), ended[2:]) == ({1, 2}, [0, 3])
+
+
+def test_the_longest_answers_come_first_and_whole_prompts_together() -> None:
+    news, sizes = (3, 9, 9, 1, 5), (4, 4, 30, 4, 4)
+    asked = [job(i, list(range(2, 2 + size)), new) for i, (new, size) in enumerate(zip(news, sizes, strict=True))]
+    waiting = Waiting(asked, PIECES, together=True)
+    groups = []
+    while waiting:
+        groups.append([j.index for j in waiting.take(3, filling=False)])
+    assert groups == [[1], [2], [4, 0, 3]], "one that comes in pieces comes alone"
+    alone = Waiting(asked, WHOLE, together=False)
+    assert [[j.index for j in alone.take(3, filling=False)] for _ in asked] == [[1], [2], [4], [0], [3]]
+    assert not alone
+    assert Waiting(asked[2:3], PIECES, together=True).take(1, filling=True) == []
+    assert Waiting(asked, WHOLE, together=True).take(0, filling=False) == []
+
+
+def test_prompts_are_filled_together_up_to_a_bound() -> None:
+    large = [job(i, [3] * (TOGETHER // 2), 4) for i in range(5)]
+    waiting = Waiting(large, WHOLE, together=True)
+    assert [len(waiting.take(5, filling=False)) for _ in range(3)] == [2, 2, 1]
+    whole = Waiting([job(0, [3] * (TOGETHER + 1), 4)], WHOLE, together=True)
+    assert len(whole.take(5, filling=False)) == 1, "a prompt beyond the bound comes alone"
 
 
 @pytest.mark.parametrize("drafter", ["none", "draft_model"])

@@ -73,6 +73,32 @@ def test_logits_are_transformers_own(family: str, dtype: torch.dtype) -> None:
             assert_same(fast.step(tokens), plain.step(tokens))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_prompts_filled_together_are_those_filled_alone(family: str, dtype: torch.dtype) -> None:
+    model = make(family).to(dtype)
+    together, alone = RowForward(model, 4, forward=FAST), RowForward(model, 4, forward=FAST)
+    for rows in (together, alone):
+        rows.keep_hidden()
+        rows.prefill(0, PROMPTS[3])
+    some = [PROMPTS[0], [7], PROMPTS[2]]
+    found = together.prefill_all(1, some)
+    for at, prompt in enumerate(some):
+        wanted = alone.prefill(1 + at, prompt)
+        assert_near(found[at], wanted)
+        assert_near(together.hidden(1 + at, 0), alone.hidden(1 + at, 0))
+    assert together.lengths == alone.lengths == [len(PROMPTS[3]), *map(len, some)]
+    tokens = torch.arange(3, 11).view(4, 2)
+    assert_near(together.step(tokens), alone.step(tokens))
+
+
+def assert_near(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    """As `assert_same`, but a product of another number of rows may round otherwise in 16 bit."""
+    tolerance = 1e-5 if found.dtype is torch.float32 else 2e-2
+    torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance * float(wanted.abs().max()))
+
+
 def assert_same(found: torch.Tensor, wanted: torch.Tensor) -> None:
     if found.dtype is torch.bfloat16:
         assert torch.equal(found, wanted)

@@ -33,13 +33,21 @@ def failing(function: Callable[..., torch.Tensor], at: set[int]) -> Callable[...
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-@pytest.mark.parametrize("place", ["prefill", "step"])
+@pytest.mark.parametrize("place", ["prefill", "prefill_all", "step"])
 def test_one_request_fails_and_the_others_finish(monkeypatch: pytest.MonkeyPatch, drafter: str, place: str) -> None:
     model = tiny_model(eos=False)
     wanted = {i: r.token_ids for i, r in run(decoder(model, drafter, rows=3)).items()}
     loop = decoder(model, drafter, rows=3)
-    monkeypatch.setattr(loop.target, place, failing(getattr(loop.target, place), {1}))
+    together = loop.target.prefill_all
+    if place != "step":  # what cannot be filled together is filled one by one
+        monkeypatch.setattr(loop.target, "prefill_all", failing(together, set(range(9))))
+        monkeypatch.setattr(loop.target, "prefill", failing(loop.target.prefill, {1} if place == "prefill" else set()))
+    else:
+        monkeypatch.setattr(loop.target, "step", failing(loop.target.step, {1}))
     done = run(loop)
+    if place == "prefill_all":
+        assert {i: r.token_ids for i, r in done.items()} == wanted
+        return
     failed = [r for r in done.values() if r.error is not None]
     assert sorted(done) == [0, 1, 2, 3, 4]
     assert [r.finish_reason for r in failed] == ["error"]

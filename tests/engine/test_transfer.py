@@ -79,9 +79,9 @@ def test_the_loop_waits_once_a_step(monkeypatch: pytest.MonkeyPatch, temperature
     wanted = [r.token_ids for r in run_all(Decoder(RowForward(model, 3), tiny_tokenizer(), frozenset()), jobs)]
     loop = Decoder(RowForward(model, 3), tiny_tokenizer(), frozenset(), NgramDrafter(3, 3), 3)
     device, forwards = Accelerator(monkeypatch), []
-    prefill, step = loop.target.prefill, loop.target.step
-    monkeypatch.setattr(loop.target, "prefill", lambda *given: forwards.append(0) or prefill(*given))
-    monkeypatch.setattr(loop.target, "step", lambda tokens: forwards.append(0) or step(tokens))
+    for name in ("prefill", "prefill_all", "step"):
+        run = getattr(loop.target, name)
+        monkeypatch.setattr(loop.target, name, lambda *given, run=run: forwards.append(0) or run(*given))
     done = [r.token_ids for r in run_all(loop, jobs)]
     assert device.waits == len(forwards) > 3
     if temperature == 0:
