@@ -5,12 +5,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from time import perf_counter
 
 import torch
 
+from canary.domain.traffic import SamplingParams
 from canary.engine.drafters.base import Drafter, Round
 from canary.engine.forward import RowForward
+from canary.engine.rows import Rows
 
 WIDTHS = (1, 2, 3, 5, 9)
 BATCHES = (1, 2, 4, 8)
@@ -65,43 +68,68 @@ def verify_costs(
 
 
 @torch.inference_mode()
-def draft_costs(
-    drafter: Drafter, target: RowForward, k: int, *, batches: Sequence[int] = BATCHES, context: int = 128, repeats: int = 3
+def draft_seconds(
+    drafter: Drafter,
+    target: RowForward,
+    prompt: Sequence[int],
+    following: Sequence[int],
+    ks: Sequence[int],
+    batches: Sequence[int],
+    *,
+    params: SamplingParams | None = None,
+    repeats: int = 3,
 ) -> dict[tuple[int, int], float]:
-    """Time what a drafter takes for a round, over rows whose text is all different.
+    """Time what a drafter takes for a round.
+
+    It is driven as the loop does it: after each round a target step, untimed, whose token is none of the drafts.
 
     Args:
         drafter: idle; its rows are overwritten and left empty.
-        target: whose rows it drafts for; some drafters read its cache.
-        k: most tokens that it will be asked for.
+        target: whose rows it drafts for.
+        prompt: of every row.
+        following: tokens that are emitted one after the other, and again from the first.
+        ks: numbers of drafts to time.
+        batches: rows to time; those above the target's are left out.
+        params: of every row, None for greedy ones.
 
     Returns:
-        (batch, k) -> median milliseconds of one round.
+        (rows, k) -> median seconds of one round.
     """
-    asked = sorted({1, (k + 1) // 2, k})
-    room = context + k + 2
+    told, seconds = cycle(following), {}
+    room = min(len(prompt) + (repeats + 1) * len(ks) + max(ks) + 2, target.context)
     target.cache.reserve(room)
-    words = torch.arange(context, dtype=torch.int64) * 7 % target.vocab_size
-    costs = {}
     for batch in (b for b in batches if b <= target.num_rows):
-        for row in range(batch):
-            ids = ((words + row) % target.vocab_size).tolist()
-            target.prefill(row, ids)
-            drafter.begin(row, ids, room)
-            drafter.commit(row, [int(words[0])], 0)
+        rows = None if params is None else Rows.of([params] * batch, 1, target.device)
         keys = torch.zeros(batch, 2, dtype=torch.int64, device=target.device)
         positions = torch.ones(batch, dtype=torch.int64, device=target.device)
-        for count in asked:
-            seconds = []
+        found: dict[int, list[float]] = {k: [] for k in ks}
+        last = next(told)
+        try:
+            for row in range(batch):
+                target.prefill(row, prompt)
+                drafter.begin(row, prompt, room)
+                drafter.commit(row, [last], 0)
             for turn in range(repeats + 1):
-                start = perf_counter()
-                drafter.propose(Round((count,) * batch, None, keys, positions)).tokens.tolist()
-                if turn:
-                    seconds.append(perf_counter() - start)
-                for row in range(batch):
-                    drafter.commit(row, [int(words[turn % context])], 0)
-            costs[batch, count] = 1e3 * statistics.median(seconds)
-        for row in range(batch):
-            drafter.end(row)
-        target.lengths[:batch] = [0] * batch
-    return costs
+                for k in ks:
+                    start = perf_counter()
+                    drafter.propose(Round((k,) * batch, rows, keys, positions)).tokens.tolist()
+                    if turn:
+                        found[k].append(perf_counter() - start)
+                    target.step(torch.full((batch, 1), last, device=target.device))
+                    last = next(told)
+                    for row in range(batch):
+                        target.lengths[row] += 1
+                        drafter.commit(row, [last], 0)
+        finally:
+            for row in range(batch):
+                target.lengths[row] = 0
+                drafter.end(row)
+        seconds |= {(batch, k): statistics.median(found[k]) for k in ks}
+    return seconds
+
+
+def draft_costs(drafter: Drafter, target: RowForward, k: int, *, context: int = 128) -> dict[tuple[int, int], float]:
+    """`draft_seconds` in milliseconds for up to k drafts of greedy rows, over text that repeats nothing while there are words."""
+    words = [at * 7 % target.vocab_size for at in range(2 * context)]
+    found = draft_seconds(drafter, target, words[:context], words[context:], sorted({1, (k + 1) // 2, k}), BATCHES)
+    return {point: 1e3 * seconds for point, seconds in found.items()}

@@ -20,11 +20,11 @@ from canary.domain.policy import Subject
 from canary.engine import sampling
 from canary.engine.drafters.base import Drafter, Proposal, Round
 from canary.engine.drafters.build import Setting, build
-from canary.engine.drafters.draft_model import DraftModelDrafter
 from canary.engine.drafters.drawing import Drawing
 from canary.engine.drafters.head_files import CONFIG
 from canary.engine.drafters.ngram import History
 from canary.engine.forward import RowForward
+from canary.engine.probe import draft_seconds
 from canary.engine.rows import Rows
 from canary.engine.streams import key_from_bytes
 from canary.flow.tools.sweep_facts import Drafted, Recorded
@@ -32,7 +32,6 @@ from canary.stats.cost import Curve
 from canary.stats.rounds import Track
 
 TIMED_KS = (1, 4, 16)
-TIMED_REPEATS = 3
 _KEY = key_from_bytes(bytes(16))
 
 
@@ -188,37 +187,11 @@ def _composite(copied: Sequence[Track], fallback: Drafted) -> Drafted:
     return Drafted(tracks, cost, fallback.prefill, False)
 
 
-@torch.inference_mode()
 def draft_curve(drafter: Drafter, rows: RowForward, answer: Recorded, batches: Sequence[int], most: int) -> Curve:
-    """Seconds of one proposal by (0, rows, k), on copies of one recorded request; the last draft is rolled back each time."""
-    params = None if answer.greedy else [answer.params]
-    ks = sorted({k for k in TIMED_KS if k < most} | {most})
-    points: dict[tuple[int, int, int], float] = {}
-    reach = min(len(answer.prompt_ids) + 1 + TIMED_REPEATS * len(ks) + most + 1, rows.context)
-    rows.cache.reserve(reach)
-    for batch in batches:
-        shared = None if params is None else Rows.of(params * batch, 1, rows.device)
-        try:
-            for row in range(batch):
-                rows.prefill(row, answer.prompt_ids)
-                drafter.begin(row, answer.prompt_ids, reach)
-                drafter.commit(row, answer.token_ids[:1], 0)
-            seconds: dict[int, list[float]] = {k: [] for k in ks}
-            for turn in range(TIMED_REPEATS + 1):
-                for k in ks:
-                    start = perf_counter()
-                    drafter.propose(_round(rows, (k,) * batch, shared, 1)).tokens.tolist()
-                    if turn:
-                        seconds[k].append(perf_counter() - start)
-                    # Only a draft model has to be told that its drafts came to nothing; heads would read another's state.
-                    for row in range(batch if isinstance(drafter, DraftModelDrafter) else 0):
-                        drafter.commit(row, answer.token_ids[:1], 0)
-            points |= {(0, batch, k): float(np.median(seconds[k])) for k in ks}
-        finally:
-            for row in range(batch):
-                rows.lengths[row] = 0
-                drafter.end(row)
-    return Curve(points)
+    """Seconds of one round of drafts by (0, rows, k), on copies of one recorded request."""
+    ks, params = sorted({k for k in TIMED_KS if k < most} | {most}), None if answer.greedy else answer.params
+    found = draft_seconds(drafter, rows, answer.prompt_ids, answer.token_ids, ks, batches, params=params)
+    return Curve({(0, batch, k): seconds for (batch, k), seconds in found.items()})
 
 
 def _round(rows: RowForward, limits: tuple[int, ...], params: Rows | None, position: int) -> Round:
