@@ -240,7 +240,8 @@ class Decoder:
         records = [r.record for r in batch.running if r.record is not None]
         step = judge(self.hooks, batch, logits, proposal, traced=bool(records) and self.traces)
         kept = []
-        for row, (running, line) in enumerate(zip(batch.running, step.lines(), strict=True), start=first):
+        lines, told = step.read()
+        for row, (running, line) in enumerate(zip(batch.running, lines, strict=True), start=first):
             if not line.valid:
                 banned = ", or its bans and biases leave no token" if running.shaping is not None else ""
                 running.fail(f"the target's or the drafter's row is not a distribution (NaN or infinite logits{banned})")
@@ -256,8 +257,8 @@ class Decoder:
             kept.append(len(tokens))
             if self.drafter is not None and running.finish_reason is None:
                 self.drafter.commit(row, tokens, line.num_accepted)
-        if batch.telling is not None and step.logprobs is not None:
-            batch.telling.give(step.logprobs, kept, [r.logprobs for r in batch.running])
+        if batch.telling is not None:
+            batch.telling.give(told, kept, [r.logprobs for r in batch.running])
         if records:
             step.keep_rows(records, kept)
             step.trace(records, kept, want_tv=self.want_tv)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from canary.domain.traffic import SamplingParams
+from canary.engine.transfer import to_device
 from canary.engine.verify import Verified
 
 Top = tuple[tuple[int, float], ...]
@@ -103,8 +104,8 @@ class Telling:
         asked = {row: p.logprobs for row, p in enumerate(params) if p.logprobs is not None}
         if not asked:
             return None
-        greedy = torch.tensor([p.temperature == 0 for p in params], device=device)
-        return cls(tuple(asked), tuple(asked.values()), greedy, torch.tensor(list(asked), device=device))
+        greedy = to_device([p.temperature == 0 for p in params], device, torch.bool)
+        return cls(tuple(asked), tuple(asked.values()), greedy, to_device(list(asked), device))
 
     def judge(self, tell: Tell, raw: Tensor, shaped: Tensor, probs: Tensor | None, drafts: Tensor, verified: Verified) -> Tensor:
         """The table of one judged round; see `Judgement`.
@@ -115,18 +116,22 @@ class Telling:
         tokens = pad(drafts, (0, 1)).scatter(1, verified.num_accepted[:, None], verified.next_token[:, None])
         return tell(Judgement(raw, shaped, probs, self.greedy, tokens, self.asked, max(self.wanted)))
 
-    def give(self, told: Tensor, counts: Sequence[int], answers: Sequence[list[TokenLogprobs]]) -> None:
-        """Append a table's lines to the answers of the batch, in one copy from the device.
+    def give(
+        self, told: Sequence[Sequence[Sequence[float]]], counts: Sequence[int], answers: Sequence[list[TokenLogprobs]]
+    ) -> None:
+        """Append a table's lines to the answers of the batch.
 
         Args:
+            told: the table on the host.
             counts: tokens that each request emitted in the round.
         """
-        width = (told.shape[-1] - 2) // 4
-        for row, most, lines in zip(self.rows, self.wanted, told.tolist(), strict=True):
-            answers[row].extend(_read(line, most, width) for line in lines[: counts[row]])
+        for row, most, lines in zip(self.rows, self.wanted, told, strict=True):
+            answers[row].extend(_read(line, most) for line in lines[: counts[row]])
 
 
-def _read(line: Sequence[float], most: int, width: int) -> TokenLogprobs:
+def _read(line: Sequence[float], most: int) -> TokenLogprobs:
+    width = (len(line) - 2) // 4
+
     def top(start: int) -> Top:
         ids, values = line[start : start + width], line[start + width : start + 2 * width]
         return tuple((int(t), v) for t, v in zip(ids[:most], values[:most], strict=True) if v > -torch.inf)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -80,6 +81,11 @@ class Draws:
     scheme: Scheme = Scheme.TOKEN
 
 
+def _batched(items: Sequence[Any], size: int) -> list[Any]:
+    """Pieces of `size` items each."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One judged round of n rows.
@@ -99,14 +105,23 @@ class Step:
     draws: Draws | None = None
     logprobs: torch.Tensor | None = None
 
-    def lines(self) -> list[Line]:
-        """The round's outcome, in one copy from the device."""
+    def read(self) -> tuple[list[Line], list[Any]]:
+        """The round's outcome and its log-probabilities as `Telling.give` takes them, in one copy from the device."""
         accepted, following = self.verified.num_accepted[:, None], self.verified.next_token[:, None]
-        table = to_host(torch.cat([accepted, following, self.proposal.tokens], 1))
-        return [
+        table = torch.cat([accepted, following, self.proposal.tokens], 1)  # [n, 2 + W - 1] int64
+        told: list[Any] = []
+        if self.logprobs is None:
+            outcome = to_host(table)
+        else:  # as one kind of number: no count or token is too large for a float of 64 bits
+            numbers = to_host(torch.cat([table.to(torch.float64).flatten(), self.logprobs.flatten()]))
+            outcome = [[int(x) for x in line] for line in _batched(numbers[: table.numel()], table.shape[1])]
+            positions = _batched(numbers[table.numel() :], self.logprobs.shape[2])
+            told = _batched(positions, self.logprobs.shape[1])
+        lines = [
             Line([*drafts[:count], token], drafted, count, token != INVALID)
-            for (count, token, *drafts), drafted in zip(table, self.proposal.lengths, strict=True)
+            for (count, token, *drafts), drafted in zip(outcome, self.proposal.lengths, strict=True)
         ]
+        return lines, told
 
     def keep_rows(self, records: Sequence[Record], counts: Sequence[int]) -> None:
         """Keep the rows of each request's first `counts` columns: the tokens that it emitted."""

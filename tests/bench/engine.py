@@ -121,6 +121,9 @@ def step(setup: Setup) -> Iterator[Figure]:
     """One target step against one of transformers' own forward and cache; a share, so that less is better."""
     for dtype in (SINGLE, HALF):
         bar = Bar(0.65, 0.55, most=True) if dtype == SINGLE else None
+        for batch in (1, ROWS):
+            shares = steps.weights_alone(setup.model(dtype), setup.rows(dtype, FAST), batch, setup.prompts)
+            yield Figure("weights / transformers", f"b{batch} w1", dtype, "none", tuple(shares))
         for forward in (PLAIN, FAST):
             for batch in (1, ROWS):
                 values = steps.against_transformers(setup.model(dtype), setup.rows(dtype, forward), batch, 3 * setup.prompts)

@@ -13,7 +13,9 @@ from canary.domain.traffic import SamplingParams
 from canary.engine.decode import Decoder
 from canary.engine.drafters.ngram import NgramDrafter
 from canary.engine.forward import RowForward
+from canary.engine.memory import weight_bytes
 from canary.engine.requests import Job
+from canary.engine.sweep import read_bandwidth
 
 CONTEXT = 256
 WIDTHS = (1, 2, 3, 5, 9)
@@ -50,6 +52,14 @@ def against_transformers(model: PreTrainedModel, rows: RowForward, batch: int, r
     ours, theirs = own_step(rows, batch, 1), their_step(model, rows, batch)
     ours(), theirs()
     return [_seconds(ours) / _seconds(theirs) for _ in range(rounds)]
+
+
+@torch.inference_mode()
+def weights_alone(model: PreTrainedModel, rows: RowForward, batch: int, rounds: int) -> list[float]:
+    """Time to read the weights once from memory over that of transformers' step, which no other step's share can go below."""
+    theirs, size = their_step(model, rows, batch), weight_bytes(model)
+    theirs()
+    return [size / read_bandwidth(rows.device) / _seconds(theirs) for _ in range(rounds)]
 
 
 @torch.inference_mode()

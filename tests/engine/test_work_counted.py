@@ -36,7 +36,9 @@ SAMPLED = {
     "typical_p": {"temperature": 0.8, "typical_p": 0.9},
     "penalised": {"temperature": 0.8} | PENALISED,
     "penalised_greedy": {"temperature": 0.0} | PENALISED,
-    "all": {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "min_p": 0.01, "typical_p": 0.95} | PENALISED,
+    "logprobs": {"temperature": 0.8, "logprobs": 3},
+    "greedy_logprobs": {"temperature": 0.0, "logprobs": 2} | PENALISED,
+    "all": {"temperature": 0.8, "logprobs": 4, "top_k": 20, "top_p": 0.9, "min_p": 0.01, "typical_p": 0.95} | PENALISED,
 }
 
 
@@ -127,11 +129,12 @@ def test_another_read_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def on_nothing(monkeypatch: pytest.MonkeyPatch, name: str, method: str = "token") -> Decoder:
     """A loop on a device that has shapes and no numbers, where any read raises; the one that every step may have is made up."""
 
-    def lines(self: Step) -> list[Line]:
+    def read(self: Step) -> tuple[list[Line], list[object]]:
         assert self.verified.next_token.device.type == "meta"
-        return [Line([5] * (drafted // 2) + [7], drafted, drafted // 2, True) for drafted in self.proposal.lengths]
+        told = [] if self.logprobs is None else torch.zeros(self.logprobs.shape).tolist()
+        return [Line([5] * (drafted // 2) + [7], drafted, drafted // 2, True) for drafted in self.proposal.lengths], told
 
-    monkeypatch.setattr(Step, "lines", lines)
+    monkeypatch.setattr(Step, "read", read)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)  # which needs a real device
     model, drafters = without_data()
     target = RowForward(model, 3)
