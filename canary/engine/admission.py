@@ -93,38 +93,42 @@ class Waiting:
             filling: whether a prompt is coming in pieces already; there is only one at a time.
         """
         taken: list[Job] = []
-        tokens = 0
-        while self._jobs and len(taken) < free:
-            job = self._jobs[0]
-            in_pieces, tokens = self._pieces.take(job), tokens + len(job.token_ids)
-            if (in_pieces and (taken or filling)) or (taken and not (self._together and tokens <= TOGETHER)):
-                break
+        while self._jobs and len(taken) < free and self._joins(self._jobs[0], taken, filling):
             taken.append(self._jobs.popleft())
-            if in_pieces:
-                break
         return taken
 
+    def _joins(self, job: Job, taken: Sequence[Job], filling: bool) -> bool:
+        """Whether a job comes in with those taken so far."""
+        if self._pieces.take(job):
+            return not taken and not filling
+        if not taken:
+            return True
+        tokens = sum(len(each.token_ids) for each in (*taken, job))
+        return self._together and not self._pieces.take(taken[0]) and tokens <= TOGETHER
 
-def prefills(target: RowForward, first: int, prompts: Sequence[Sequence[int]], reach: int) -> Iterator[tuple[int, int, Filled]]:
+
+def prefills(
+    target: RowForward, first: int, prompts: Sequence[Sequence[int]], reaches: Sequence[int]
+) -> Iterator[tuple[int, int, Filled]]:
     """Fill rows with whole prompts, together where the target does that and has the memory, else one when its turn is.
 
     Args:
         first: row of the first prompt; the others' follow.
-        reach: most cached tokens of any of them.
+        reaches: most cached tokens of each.
 
     Yields:
         From which prompt and to which, and the logits after each of them or why there are none.
     """
     if len(prompts) > 1:
         try:
-            target.cache.reserve(reach)
+            target.cache.reserve(max(reaches))
             together = target.prefill_all(first, prompts)
         except EngineMemoryError:
             pass  # one of them may be too much by itself, and has to fail alone
         else:
             yield 0, len(prompts), together
             return
-    for at, token_ids in enumerate(prompts):
+    for at, (token_ids, reach) in enumerate(zip(prompts, reaches, strict=True)):
         try:
             target.cache.reserve(reach)
             filled: Filled = target.prefill(first + at, token_ids)[None]

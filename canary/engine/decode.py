@@ -124,9 +124,8 @@ class Decoder:
         """Give jobs rows, and their first tokens where their prompts come in whole."""
         whole = []
         for job in jobs:
-            running = Running(
-                job, min(job.params.max_tokens, self.target.context - len(job.token_ids)), Record() if traced else None
-            )
+            room = self.target.context - len(job.token_ids)
+            running = Running(job, min(job.params.max_tokens, room), Record() if traced else None)
             why = obstacle(job, self.words, self.target)
             if why is not None:
                 running.fail(why)
@@ -137,8 +136,8 @@ class Decoder:
                 self._filling = Filling(running, self.most - 1, self._pieces.size)
             else:
                 whole.append(running)
-        first, reach = len(self._rows), max((self._reach(r.job) for r in whole), default=0)
-        for start, stop, filled in prefills(self.target, first, [r.job.token_ids for r in whole], reach):
+        first, prompts, reaches = len(self._rows), [r.job.token_ids for r in whole], [self._reach(r.job) for r in whole]
+        for start, stop, filled in prefills(self.target, first, prompts, reaches):
             self._enter(whole[start:stop], first + start, filled)
 
     def _fill(self, filling: Filling) -> bool:
@@ -173,8 +172,9 @@ class Decoder:
             return
         joining, logits = [entering[at] for at in begun], filled if len(begun) == len(entering) else filled[begun]
         self._resolve(row, Batch.of(joining, self.target), logits[:, None], None)
+        now = None if self.clock is None else self.clock()
         for at, running in enumerate(joining, row):
-            running.first_at = self.clock() if self.clock is not None else running.first_at
+            running.first_at = now
             self._rows.append(running)
             self._move(at, len(self._rows) - 1)
         self._batch = None

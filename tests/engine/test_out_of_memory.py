@@ -59,6 +59,23 @@ def test_one_request_fails_and_the_others_finish(monkeypatch: pytest.MonkeyPatch
     assert {i: r.token_ids for i, r in run(loop).items()} == wanted, "the loop serves on as if nothing had been"
 
 
+def test_a_request_without_room_does_not_take_the_others_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows for all of them do not fit, and those for the longest alone do not either."""
+    loop = decoder(tiny_model(eos=False), rows=5)
+    reserve, longest = loop.target.cache.reserve, max(loop._reach(job) for job in JOBS)
+
+    def reserved(length: int) -> None:
+        if length >= longest:
+            raise EngineMemoryError("there is no memory for a row", where="shadow.batch_size", remedy="Lower it.")
+        reserve(length)
+
+    monkeypatch.setattr(loop.target.cache, "reserve", reserved)
+    done = run(loop)
+    failed = [i for i, r in done.items() if r.error is not None]
+    assert failed == [i for i, job in enumerate(JOBS) if loop._reach(job) == longest] != []
+    assert len(done) == len(JOBS) > len(failed)
+
+
 def test_a_step_gives_up_its_longest_row(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = decoder(tiny_model(eos=False), rows=5)
     monkeypatch.setattr(loop.target, "step", failing(loop.target.step, {0}))
