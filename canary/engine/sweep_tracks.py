@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from canary.domain.pairs import Scheme
 from canary.domain.policy import Drafter as DrafterPolicy
 from canary.domain.policy import Subject
 from canary.engine import sampling
@@ -29,7 +30,7 @@ from canary.engine.rows import Rows
 from canary.engine.streams import key_from_bytes
 from canary.flow.tools.sweep_facts import Drafted, Recorded
 from canary.stats.cost import Curve
-from canary.stats.rounds import Track
+from canary.stats.rounds import Track, windows
 
 TIMED_KS = (1, 4, 16)
 _KEY = key_from_bytes(bytes(16))
@@ -64,14 +65,16 @@ def along(
             [replayed(drafter.max_ngram, answer, most) for answer in answers],
             along(alone, target, answers, batches, most, subject, cache_dir),
         )
-    block = drafter.name == "heads"
-    if block:
+    at_once = drafter.name == "heads"
+    if at_once:
         most = min(most, num_heads(drafter.heads or ""))
     drafter = replace(drafter, num_speculative_tokens=most)
     setting = Setting(replace(subject, drafter=drafter), target.rows, target.model, target.tokenizer, cache_dir, Drawing())
     built = build(setting).drafter
-    led = [_lead(built, target.rows, answer, most if block else 1) for answer in answers]
-    tracks = tuple(_block_track(each, most) if block else Track.of_rates(_rates(each, 0), most) for each in led)
+    led = [_lead(built, target.rows, answer, most if at_once else 1) for answer in answers]
+    # The rows of heads do not depend on the drafts before them; other drafters' rows are those of the text so far.
+    ratios = (np.stack([_ratios(e, i) for i in range(most)], 1) if at_once else windows(_ratios(e, 0), most) for e in led)
+    tracks = tuple(Track.of_ratios(each, block=drafter.verification == Scheme.BLOCK) for each in ratios)
     cost = draft_curve(built, target.rows, answers[0], batches, most)
     return Drafted(tracks, cost, tuple(each.begin_seconds for each in led), False)
 
@@ -154,8 +157,8 @@ def _given(proposal: Proposal, tokens: Sequence[int]) -> list[float]:
     return [float(proposal.probs[0, i, tokens[i]]) for i in range(min(proposal.probs.shape[1], len(tokens)))]
 
 
-def _rates(led: _Led, i: int) -> list[float]:
-    """Acceptance of the token i after each place by the i-th draft row of that place: min(1, q / p), or 0 and 1 for greedy."""
+def _ratios(led: _Led, i: int) -> list[float]:
+    """q / p of the token i after each place by the i-th draft row of that place, or 0 and 1 for greedy; 0 beyond the end."""
     n = len(led.tokens)
     if led.target is None or led.draft is None:
         return [float(len(led.drafts[t]) > i and led.drafts[t][i] == led.tokens[t + i]) if t + i < n else 0.0 for t in range(n)]
@@ -163,16 +166,8 @@ def _rates(led: _Led, i: int) -> list[float]:
     for t in range(n):
         q = led.draft[t][i] if i < len(led.draft[t]) else 0.0
         p = led.target[t + i] if t + i < n else 0.0
-        found.append(min(1.0, q / p) if p > 0 else 0.0)
+        found.append(q / p if p > 0 else 0.0)
     return found
-
-
-def _block_track(led: _Led, most: int) -> Track:
-    """Of heads, whose rows do not depend on the drafts before them."""
-    columns = [np.ones(len(led.tokens))]
-    for i in range(most):
-        columns.append(columns[-1] * np.asarray(_rates(led, i), dtype=np.float64))
-    return Track(np.stack(columns, 1), np.ones(len(led.tokens), dtype=bool))
 
 
 def _composite(copied: Sequence[Track], fallback: Drafted) -> Drafted:

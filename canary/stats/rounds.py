@@ -72,17 +72,35 @@ class Track:
 
     @classmethod
     def of_rates(cls, rates: Sequence[float], most: int) -> Track:
-        """Of a drafter that goes on from its own drafts: the acceptance of the recorded token at each place.
+        """Of a drafter that goes on from its own drafts: the acceptance of the recorded token at each place."""
+        return cls.of_ratios(windows(rates, most))
+
+    @classmethod
+    def of_ratios(cls, ratios: Array, *, block: bool = False) -> Track:
+        """Of a drafter with rows of its own, from q / p of the recorded tokens.
 
         Given that token x was emitted, it was an accepted draft with probability min(1, q(x) / p(x)), independently at each
-        place; the mean over x of that is sum(min(p, q)), eq. 6 of Leviathan et al.
+        place; the mean over x of that is sum(min(p, q)), eq. 6 of Leviathan et al. Judged as a block, the first i tokens were
+        accepted drafts with probability w_i q(x_1 .. x_i) / p(x_1 .. x_i), where w_i = min(1, w_(i-1) p(x_i) / q(x_i)) is what
+        Sun et al. (2024), algorithm 2, accept i drafts with.
+
+        Args:
+            ratios: [n, K]; entry (t, i) of the token that the i-th draft of a round at t would be, 0 beyond the answer's end.
+            block: whether drafts are judged as a block.
         """
-        known = np.concatenate([np.asarray(rates, dtype=np.float64), np.zeros(most)])
-        n = len(rates)
-        columns = [np.ones(n)]
-        for j in range(most):
-            columns.append(columns[-1] * known[j : j + n])
-        return cls(np.stack(columns, 1), np.ones(n, dtype=bool))
+        weight = np.ones(len(ratios))
+        survival = [weight]
+        for ratio in ratios.T:
+            survival.append(survival[-1] * np.minimum(1.0, ratio / weight))
+            if block:
+                weight = np.minimum(1.0, np.divide(weight, ratio, out=np.ones_like(weight), where=ratio > 0))
+        return cls(np.stack(survival, 1), np.ones(len(ratios), dtype=bool))
+
+
+def windows(values: Sequence[float], most: int) -> Array:
+    """The next `most` values at each place, [n, most], 0 beyond the end."""
+    known = np.concatenate([np.asarray(values, dtype=np.float64), np.zeros(max(0, most - 1))])
+    return np.lib.stride_tricks.sliding_window_view(known, most).copy() if most else np.zeros((len(values), 0))
 
 
 @dataclass(frozen=True, slots=True)

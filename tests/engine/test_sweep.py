@@ -9,17 +9,20 @@ import numpy as np
 import pytest
 import torch
 
+from canary.domain.drafter_policy import VERIFICATIONS
 from canary.domain.policy import Drafter, Policy
 from canary.engine import sweep_tracks
 from canary.engine.decode import Decoder
 from canary.engine.drafters.build import Setting, build
 from canary.engine.drafters.drawing import Drawing
 from canary.engine.forward import RowForward
+from canary.engine.hooks import METHODS
 from canary.engine.requests import Running
 from canary.engine.sweep import Bench, read_bandwidth
 from canary.engine.sweep_tracks import Target
+from canary.engine.verify_block import block_rule
 from canary.flow.tools.sweep_facts import Recorded
-from canary.stats.rounds import walk
+from canary.stats.rounds import Track, walk
 from tests.engine.tiny import job, noisy_copy, prompts, run_all, save_tiny, tiny_heads, tiny_model, tiny_tokenizer, write_heads
 from tests.flow import tiny_walk
 
@@ -56,7 +59,7 @@ def loop(target: Target, drafter: Drafter, k: int) -> Decoder:
     rows = RowForward(target.model, 1)
     subject = policy(target, replace(drafter, num_speculative_tokens=k)).subject
     built = build(Setting(subject, rows, target.model, target.tokenizer, target.path.parent, Drawing()))
-    return Decoder(rows, target.tokenizer, frozenset(), built.drafter, k)
+    return Decoder(rows, target.tokenizer, frozenset(), built.drafter, k, hooks=METHODS[drafter.verification])
 
 
 def answers(target: Target, count: int, **params: object) -> list[tuple[Recorded, Running]]:
@@ -104,17 +107,41 @@ def test_a_draft_that_is_the_target_is_always_accepted(target: Target) -> None:
     assert len(drafted.prefill) == 3
 
 
+@pytest.mark.parametrize("verification", VERIFICATIONS)
 @pytest.mark.parametrize("name", ["draft_model", "heads"])
-def test_sampled_acceptance_agrees_with_the_loop(name: str, target: Target, drafters: dict[str, Drafter]) -> None:
+def test_sampled_acceptance_agrees_with_the_loop(
+    name: str, verification: str, target: Target, drafters: dict[str, Drafter]
+) -> None:
     count, k = {"draft_model": 8, "heads": 4}[name], 3
+    drafter = replace(drafters[name], verification=verification)
     recorded = answers(target, count, temperature=0.9)
-    tracks = along(target, drafters[name], [a for a, _ in recorded]).tracks
-    real = run_all(loop(target, drafters[name], k), [replace(r.job, key=(r.job.index, 99)) for _, r in recorded])
+    tracks = along(target, drafter, [a for a, _ in recorded]).tracks
+    real = run_all(loop(target, drafter, k), [replace(r.job, key=(r.job.index, 99)) for _, r in recorded])
     predicted = [walk(track, k).rounds for track in tracks]
     measured = [len(r.drafted) - 1 for r in real]
     error = float(np.sqrt((np.var(predicted) + np.var(measured)) / count))
     assert np.mean(predicted) == pytest.approx(np.mean(measured), abs=4 * error)
     assert np.mean(predicted) < NEW - 1
+
+
+def test_what_is_scored_as_a_block_is_what_a_block_accepts() -> None:
+    """All drafts of three tokens, enumerated: the texts' mean of a survival is the drafts' mean of what accepts so many."""
+    torch.manual_seed(0)
+    words, k = 4, 3
+    target, draft = (torch.softmax(2 * torch.randn(words**k, k + 1, words, dtype=torch.float64), -1) for _ in range(2))
+    texts = torch.cartesian_prod(*[torch.arange(words)] * k)  # [words^k, k]
+    for rows in (target, draft):  # a row hangs on the tokens before it alone
+        for i in range(k + 1):
+            for text in range(len(texts)):
+                same = int((texts[:, :i] == texts[text, :i]).all(1).nonzero()[0])
+                rows[text, i] = rows[same, i]
+    p, q = (rows[:, :k].gather(-1, texts[..., None])[..., 0] for rows in (target, draft))  # [words^k, k]
+    weights = block_rule(target, texts, torch.full((len(texts),), k), draft[:, :k]).weights
+    wanted = (q.prod(1)[:, None] * weights).sum(0)
+    ratios = (q / p).numpy()
+    scored = [(p.prod(1).numpy()[:, None] * Track.of_ratios(ratios, block=block).survival).sum(0) for block in (True, False)]
+    np.testing.assert_allclose(scored[0], wanted.numpy(), rtol=1e-12)
+    assert (scored[0][2:] > 1.01 * scored[1][2:]).all(), "more than by token, from the second draft on"
 
 
 def test_the_draft_cost_is_measured_for_every_batch_and_costs_nothing_for_copies(
