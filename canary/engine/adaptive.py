@@ -14,11 +14,11 @@ from canary.engine.drafters.base import Proposal
 from canary.engine.probe import WidthCost
 
 # Acceptance of a draft before anything is known, by grade: length of an n-gram match; 0 is a drafter that does not grade itself.
-PRIORS = (0.5, 0.15, 0.35, 0.6)
+PRIORS = (0.5, 0.15, 0.25, 0.45)
 DECAY = 0.9  # weight of the past at each judged draft token
 LEAST, MOST = 0.01, 0.97
 FIRST_WAIT, LONGEST_WAIT = 4, 64  # steps without a draft before a drafter that costs is tried again; doubled after each trial
-WORTH = 1.01  # drafting must promise so many times the tokens per second of not drafting
+WORTH = 1.03  # drafting must promise so many times the tokens per second of not drafting
 
 
 @dataclass(frozen=True, slots=True)

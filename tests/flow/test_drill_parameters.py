@@ -1,4 +1,4 @@
-"""Faults in sampling parameters and in what is told of them, each through a whole drill: gateway body to verdict, on a tiny model."""
+"""Faults in sampling parameters and in what is told of them, each through a whole drill on a tiny model: from body to verdict."""
 
 from __future__ import annotations
 
