@@ -83,7 +83,7 @@ class RowForward:
         self._hidden: torch.Tensor | None = None
         self._keeps_hidden = False
         self.graphs: StepGraphs | None = None
-        packer = Packer()
+        packer = Packer(packs=capture is None)
         fuses = forward == FAST or (forward == AUTO and self.device.type == "cpu")
         self._fused = self._fuse(packer) if fuses else None
         if self._fused is None:

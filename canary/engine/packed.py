@@ -146,9 +146,14 @@ class SideBySide(nn.Module):
 
 
 class Packer:
-    """Packs the layers of one model; each shape is probed once."""
+    """Packs the layers of one model; each shape is probed once.
 
-    def __init__(self) -> None:
+    Args:
+        packs: False leaves every layer as it is, for steps that torch compiles: it cannot compile the private operators.
+    """
+
+    def __init__(self, *, packs: bool = True) -> None:
+        self._packs = packs
         self._chosen: dict[tuple[tuple[int, int, bool], ...], Choice | None] = {}
 
     @torch.inference_mode()
@@ -158,7 +163,7 @@ class Packer:
         if len(plain) == len(layers) and len({m.bias is None for m in plain}) == 1:
             shapes = tuple((m.out_features, m.in_features, m.bias is not None) for m in plain)
             if shapes not in self._chosen:
-                self._chosen[shapes] = choose(plain)
+                self._chosen[shapes] = choose(plain) if self._packs else None
             choice = self._chosen[shapes]
             if choice is not None:
                 return PackedLinear(plain, choice)

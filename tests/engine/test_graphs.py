@@ -9,7 +9,7 @@ import torch
 
 from canary.domain.errors import ModelError
 from canary.engine import forward as forward_module
-from canary.engine import graphs
+from canary.engine import graphs, packed
 from canary.engine.decode import Decoder
 from canary.engine.forward import PLAIN, RowForward
 from canary.engine.graphs import COMPILE, CUDA_GRAPHS, OFF, Given, Run, StepGraphs
@@ -176,6 +176,13 @@ def test_what_runs_again_without_its_code_still_says_where_its_states_are(monkey
     assert not torch.equal(rows.hidden(3, 0), wanted)
     rows.step(torch.tensor([[6], [7]]))
     assert torch.equal(rows.hidden(1, 0), wanted)
+
+
+def test_what_is_compiled_has_no_packed_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's compiler does not know the packed operators, and would fail at the first step of a real model."""
+    monkeypatch.setattr(packed, "_seconds", lambda *runs: [1.0, 0.1])
+    assert captured(monkeypatch, Recorder()).packed == ()
+    assert RowForward(tiny_model(eos=False), 2).packed or not torch.backends.mkldnn.is_available()
 
 
 def test_off_captures_nothing_and_a_cpu_has_no_cuda_graphs() -> None:
