@@ -13,13 +13,14 @@ from canary.flow.walk.mirror import read_request
 from tests.engine.tiny import save_tiny, tiny_model
 
 ROUTE = "tiny"
+# k is fixed: how much an adaptive one drafts hangs on how long steps take here and now.
 TEXT = """
 route: {route}
 subject:
   engine: own
   target: {target}
   dtype: float32
-  drafter: {{name: ngram, num_speculative_tokens: 3}}{fault}
+  drafter: {{name: ngram, num_speculative_tokens: 3, adaptive: false}}{fault}
 shadow: {{batch_size: 4, max_tokens: {max_tokens}, calibration_requests: 4, lease: {lease}, control_rate: {control_rate}}}
 gates:
   margin: 0.02
