@@ -133,6 +133,7 @@ def test_the_policys_own_drafter_comes_first_and_none_comes_twice() -> None:
     tried = drafters_of(policy(), Drafter("early_exit", 2, exit_layer=3))
     assert tried[0] == replace(own, num_speculative_tokens=MOST)
     assert [label(d) for d in tried] == ["ngram 3", "ngram 2", "ngram 4", "ngram 1", "early_exit 3"]
+    assert {d.adaptive for d in tried} == {own.adaptive} == {False}, "whether k adapts is not the sweep's to change"
 
 
 def test_what_was_recorded_before_a_stop_is_not_run_again(tmp_path: Path) -> None:

@@ -92,7 +92,9 @@ def drafters_of(policy: Policy, *more: Drafter) -> list[Drafter]:
     """What is tried: the policy's own drafter, n-grams of every length, and what the caller names."""
     own = policy.subject.drafter
     ngrams = (Drafter("ngram", MOST, max_ngram=n, verification=own.verification) for n in NGRAMS)
-    return list(dict.fromkeys(replace(d, num_speculative_tokens=MOST) for d in (own, *ngrams, *more)))
+    # What is recommended is a drafter and its k; whether k adapts stays as the policy says.
+    alike = (replace(d, num_speculative_tokens=MOST, adaptive=own.adaptive) for d in (own, *ngrams, *more))
+    return list(dict.fromkeys(alike))
 
 
 def record(engine: SweepEngine, prompts: Sequence[Prompt], run: RunFile, progress: Progress) -> list[Recorded]:
