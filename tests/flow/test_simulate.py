@@ -16,6 +16,7 @@ from canary.domain.errors import NotFoundError, UsageError
 from canary.domain.pairs import Arm, Generation, Timing
 from canary.domain.policy import Policy
 from canary.domain.traffic import Stratum
+from canary.flow import arms
 from canary.flow.attempt import engine_of, locked_rollout
 from canary.flow.ports import ArmRequest, ShadowEngine, Store
 from canary.flow.shadow_runs import open_due
@@ -168,4 +169,6 @@ def test_a_stratum_that_the_flag_leaves_out_is_run_untimed_and_counts_beside(tar
         rollout = locked_rollout(tx, ROUTE)
         pairs = tx.pairs.page(ROUTE, rollout.epoch, rollout.attempt, after=-1, limit=99)
     assert {p.stratum for p in pairs if p.candidate_timing is not None} == {Stratum.GREEDY}
-    assert all(Arm(p.first) for p in pairs), "who ran first is known, left out or not"
+    batch = policy.shadow.batch_size
+    drawn = [arms.order(pairs[at // batch * batch].pair_id)[0] for at in range(len(pairs))]
+    assert [p.first for p in pairs] == drawn, "one order for a batch, left out or not"
